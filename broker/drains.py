@@ -7,6 +7,9 @@ Of the target: `TAKE` announces a queue whose messages come; if that stands for 
 out until `RESUME`, or the drain's end. `ORIGINS` tells of which queues any have come, `HELD` which ones, `RELEASE` ends a drain,
 `FORGET` ends what is known of it. Each may be asked again without harm, and says what is so then.
 
+Of either: `REPORT` says what has become of a queue. What begins, ends, is called off or is refused is told to `tell`, which
+writes it to telemetry, by the primary of a cluster.
+
 Invariant: with a number of messages, `RELEASE` ends a drain only if that many are held of it: then nobody has put more of it
 since the asker looked, and nobody will. It stops the drain's links first, waits until what they have brought is committed, and
 counts then; its record comes behind all of theirs in the log, so whoever is the primary when it is applied has counted the same.
@@ -48,6 +51,10 @@ LOOKED_AT = 50_000
 """Messages whose size is looked at for one answer to `LARGER`."""
 
 
+_CHANGES = frozenset({"LEAVE", "RELEASED", "REOPEN", "TAKE", "RELEASE"})
+"""Operations of which it is told when they are refused."""
+
+
 class Drains:
     """Fulfils `broker.administration.Extension`. `new_id` names drains, `store_id` is this broker's, which takes messages of
     `max_message_bytes`; `free_bytes` says what its disk has room for."""
@@ -70,6 +77,8 @@ class Drains:
         self._max_message_bytes = max_message_bytes
         self._free_bytes = free_bytes
         self._waiting: dict[Deferred[Answer], None] = {}
+        self.tell: Callable[[str], None] = lambda detail: None
+        """Hears of each event of a drain."""
 
     def items(self) -> list[dict[str, Any]]:
         """The one item of `QUERY drain`."""
@@ -81,11 +90,21 @@ class Drains:
         """See the module. Refused, KeyError, TypeError, ValueError."""
         if not self._logs.serving:
             raise Refused(409, f"this broker is {self._logs.state}: ask the primary, {self._logs.primary or 'unknown'}")
+        try:
+            return self._act(operation, body)
+        except Refused as refusal:
+            if operation in _CHANGES:
+                self.tell(f"{operation} is refused: {refusal.text}")
+            raise
+
+    def _act(self, operation: str, body: dict[str, Any]) -> Deferred[Answer]:
         match operation:
             case "LEAVE":
                 return self._leave(body)
             case "RELEASED":
-                return self._answered(self._departure.mark_released)
+                leave = self._logs.leave
+                told = "" if leave is None or leave.released else f"drain {leave.drain} has ended: this broker is empty"
+                return self._answered(self._departure.mark_released, told=told)
             case "HALT":
                 self._departure.halt(_text(body, "drain"))
                 return succeed((200, "it is halted", self.items()[0]))
@@ -102,6 +121,8 @@ class Drains:
                 return self._resume(_text(body, "drain"), _text(body, "queue"))
             case "LARGER":
                 return succeed((200, "OK", self._larger(body)))
+            case "REPORT":
+                return self._report(body)
             case "HELD":
                 return succeed((200, "OK", self._held(body)))
             case "RELEASE":
@@ -118,12 +139,19 @@ class Drains:
             answered.callback((503, "this broker serves no more: ask the next primary what became of it", {}))
 
     def _answered(
-        self, propose: Callable[[Callable[[str], None]], None], body: Callable[[], dict[str, Any]] | None = None
+        self,
+        propose: Callable[[Callable[[str], None]], None],
+        body: Callable[[], dict[str, Any]] | None = None,
+        *,
+        told: str = "",
     ) -> Deferred[Answer]:
-        """The answer to what is proposed, when it is committed: with this body, or the one item of a query."""
+        """The answer to what is proposed, when it is committed: with this body, or the one item of a query. `told` is what
+        telemetry gets then."""
         answered: Deferred[Answer] = Deferred()
 
         def committed(reason: str) -> None:
+            if told:
+                self.tell(f"{told}: it is not committed: {reason}" if reason else told)
             if self._waiting.pop(answered, answered) is None:
                 answered.callback((409, reason, {}) if reason else (200, "done", body() if body is not None else self.items()[0]))
 
@@ -151,7 +179,8 @@ class Drains:
             return succeed((200, "it leaves already", self._left()))
         sizes, queues = _shares(body, len(to))
         leave = Leave(self._new_id(), tuple(to), str(body.get("since") or ""), target=target, sizes=sizes, queues=queues)
-        return self._answered(lambda committed: self._departure.begin(leave, float(spread_s), committed), self._left)
+        told = f"drain {leave.drain} of this broker begins, to {', '.join(leave.to)}"
+        return self._answered(lambda committed: self._departure.begin(leave, float(spread_s), committed), self._left, told=told)
 
     def _left(self) -> dict[str, Any]:
         """What is so of a broker that leaves, and which of several targets each queue goes to."""
@@ -161,7 +190,7 @@ class Drains:
     def _reopen(self, drain: str) -> Deferred[Answer]:
         if not self._logs.closed:
             return succeed((200, "it does not leave", self.items()[0]))
-        return self._answered(lambda committed: self._departure.reopen(drain, committed))
+        return self._answered(lambda committed: self._departure.reopen(drain, committed), told=f"drain {drain} is called off")
 
     def _take(self, body: Mapping[str, Any]) -> Deferred[Answer]:
         drain, queue, into = _text(body, "drain"), _text(body, "queue"), _text(body, "into")
@@ -184,7 +213,8 @@ class Drains:
         answer = {"address": origin_address(drain, queue), "limit": node.max_bytes}
         if known is not None and known.into == node.uuid:
             return succeed((200, "known already", answer))
-        return self._answered(lambda committed: ledger.change(command, committed), lambda: answer)
+        told = f"drain {drain} brings queue {into!r}"
+        return self._answered(lambda committed: ledger.change(command, committed), lambda: answer, told=told)
 
     def _resume(self, drain: str, queue: str) -> Deferred[Answer]:
         found = self._origins.find(drain, queue)
@@ -220,8 +250,9 @@ class Drains:
     def _release(self, drain: str, expected: Any) -> Deferred[Answer]:
         """See the module's invariant."""
         release = self._proposed_everywhere(OriginRelease(drain=drain), "released already")
+        told = "" if self._is_released(drain) else f"drain {drain} is released"
         if expected is None or self._is_released(drain):
-            return self._answered(release)
+            return self._answered(release, told=told)
         if type(expected) is not int or expected < 0:
             raise Refused(400, f"`held` is a number of messages, and not {expected!r:.80}")
         origins, ledgers = self._origins, list(self._logs.ledgers.values())
@@ -247,7 +278,16 @@ class Drains:
             for ledger in ledgers:
                 ledger.when_committed(counted)
 
-        return self._answered(propose)
+        return self._answered(propose, told=told)
+
+    def _report(self, body: Mapping[str, Any]) -> Deferred[Answer]:
+        """A queue is done: what has moved, and what stays, and why."""
+        moved, stays = body.get("moved"), body.get("stays", 0)
+        if type(moved) is not int or type(stays) is not int or min(moved, stays) < 0:
+            raise Refused(400, f"`moved` and `stays` are numbers of messages, and not {moved!r:.80} and {stays!r:.80}")
+        told = f"drain {_text(body, 'drain')}: queue {_text(body, 'queue')!r} is done, {moved} messages have moved"
+        self.tell(f"{told}; {stays} stay: {_text(body, 'why')}" if stays else told)
+        return succeed((200, "told", {}))
 
     def _larger(self, body: Mapping[str, Any]) -> dict[str, Any]:
         name, than, after = _text(body, "queue"), body.get("than"), body.get("after", 0)

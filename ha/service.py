@@ -390,6 +390,7 @@ class Process:
             )
         member.log = log
         self.member = member
+        self.broker.drains.tell = lambda detail: member.note("drain", detail=detail)
         if telemetry is not None:
             self.lag = LagReporter(self.reactor, self.broker, log, me, telemetry, self.host.wall)
 

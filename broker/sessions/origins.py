@@ -56,6 +56,12 @@ class Origins:
         self.stopped: set[str] = set()
         """Drains of which nothing more is put in this term, because they are being called off."""
 
+    @property
+    def count(self) -> int:
+        """How many queues of other brokers drains have announced here, and not ended so far."""
+        logs = [ledger.state.definitions for ledger in self.logs.ledgers.values()]
+        return sum(drain not in each.routes for each in logs for drain, _ in each.origins)
+
     def named(self, address: str) -> OriginTerminus | None:
         """The origin that an address names, be it known or not."""
         words = address.split("/")

@@ -270,9 +270,24 @@ class Drain:
         for queue in await self._source.items("queue"):
             name, uuid = str(queue["name"]), str(queue["uuid"])
             if queue["messages"]:
+                refused = len(self._result.refused)
                 await self._move_queue(drain, store, name, uuid)
+                await self._report(drain, name, uuid, self._result.refused[refused:])
             if queue.get("subscription"):
                 await self._resume(drain, uuid)
+
+    async def _report(self, drain: str, name: str, uuid: str, refused: Sequence[tuple[str, int, str]]) -> None:
+        """Both sides hear what has become of a queue, for their telemetry."""
+        tally = next(each for each in reversed(self._result.queues) if each["uuid"] == uuid)
+        body: dict[str, Any] = {"drain": drain, "queue": name, "moved": tally["moved"] + tally["known"]}
+        if refused:
+            body |= {"stays": await self._left(name), "why": refused[0][2][:255]}
+        for side in (self._source, self._side_of(uuid)):
+            try:
+                await side.ask("REPORT", "drain", "", body)
+            except ManagementError as error:
+                if error.status not in (403, 501):  # an earlier release, or rules of one, know no reports
+                    raise
 
     async def _resume(self, drain: str, uuid: str) -> None:
         """All of this subscription has come that can."""

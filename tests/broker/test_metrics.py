@@ -13,7 +13,8 @@ from broker.core import limits
 from broker.metrics import QUEUES, SUMS, Metrics
 from ha.metrics import families
 from telemetry.exposition import Family
-from tests.broker.clients import Bench, bench
+from tests.broker.clients import ADMIN, Bench, bench
+from tests.broker.drain_bench import Taking
 from tests.broker.scraped import promtool, read
 from tests.ha.test_metrics import ACTIVE
 
@@ -63,6 +64,15 @@ def test_the_page_says_what_the_broker_has() -> None:
             == {'queue="q"': enqueued - dequeued}
             == {'queue="q"': found["understudy_message_bytes"][""]}
         )
+
+
+def test_a_drain_is_seen_at_both_of_its_ends() -> None:
+    with bench() as b:
+        Taking(b)
+        found = scraped(b)
+        assert (found["understudy_drain_origins"], found["understudy_leaving"]) == ({"": 1}, {"": 0})
+        assert b.client(ADMIN).request("LEAVE", "drain", "", {"to": ["there:5672"]})[0] == 200
+        assert scraped(b)["understudy_leaving"] == {"": 1}
 
 
 def test_what_is_not_known_has_no_sample_and_further_families_stand_on_the_page() -> None:

@@ -310,3 +310,38 @@ def test_traits_that_are_none_ends_the_link(traits: bytes) -> None:
         b.settle()
         assert condition(link) == "amqp:invalid-field"
         assert taking.bodies() == []
+
+
+def test_telemetry_hears_what_a_drain_begins_has_done_and_ends_and_what_was_refused_once_each() -> None:
+    with bench() as b:
+        told: list[str] = []
+        b.broker.drains.tell = told.append
+        taking = Taking(b)
+        taking.ask("TAKE", store=STORE, queue=QUEUE, into="q")
+        assert taking.ask("REPORT", queue="q", moved=5)[0] == 200
+        assert taking.ask("REPORT", queue="q", moved=5, stays=2, why="it is too large")[0] == 200
+        assert taking.ask("REPORT", queue="q", moved="5")[0] == 400
+        assert taking.ask("TAKE", store=STORE, queue=QUEUE, into="none")[0] == 404
+        assert taking.ask("RELEASE")[0] == taking.ask("RELEASE")[0] == 200
+        assert told == [
+            f"drain {DRAIN} brings queue 'q'",
+            f"drain {DRAIN}: queue 'q' is done, 5 messages have moved",
+            f"drain {DRAIN}: queue 'q' is done, 5 messages have moved; 2 stay: it is too large",
+            "TAKE is refused: there is no queue named 'none' to take messages",
+            f"drain {DRAIN} is released",
+        ]
+
+
+def test_telemetry_hears_of_a_broker_that_leaves_and_is_called_off_or_empty() -> None:
+    with bench() as b:
+        told: list[str] = []
+        b.broker.drains.tell = told.append
+        client = b.client(ADMIN)
+        drain = client.request("LEAVE", "drain", "", {"to": ["there:5672"]})[2]["drain"]
+        for operation in ("LEAVE", "HALT", "REOPEN", "LEAVE", "RELEASED", "RELEASED"):
+            assert client.request(operation, "drain", "", {"to": ["there:5672"], "drain": drain})[0] == 200, operation
+        assert [text.replace(drain, "D") for text in told[:2]] == [
+            "drain D of this broker begins, to there:5672",
+            "drain D is called off",
+        ]
+        assert [text.partition(" has ended: ")[2] for text in told[3:]] == ["this broker is empty"]

@@ -92,7 +92,8 @@ def begun(folder: Path, leaving: str, target: Cluster) -> Forked:
 
 
 def test_a_drain_whose_drainer_target_and_source_are_killed_loses_repeats_and_reorders_nothing(tmp_path: Path) -> None:
-    with source(tmp_path / "old") as old, cluster(tmp_path / "new", 3, "--ha-replicate", "all") as new:
+    told = ("--telemetry-dir", str(tmp_path / "told"))
+    with source(tmp_path / "old") as old, cluster(tmp_path / "new", 3, "--ha-replicate", "all", *told) as new:
         first = begun(tmp_path, old.address, new)
         for backup in new.brokers[1:]:
             backup.freeze()  # what is under way now is not committed
@@ -116,6 +117,13 @@ def test_a_drain_whose_drainer_target_and_source_are_killed_loses_repeats_and_re
         check_account(new.primary().address)
         assert run("qpid-drain", "status", "--from", old.address).out.startswith("released since")
         assert drain(old.address, new.url).status == 0, "again, it is as it was"
+        for broker in new.brokers:
+            broker.stop()
+    lines = [json.loads(line) for path in (tmp_path / "told").glob("*.jsonl") for line in path.read_text().splitlines()]
+    details = [line["detail"] for line in sorted(lines, key=lambda line: str(line["ts"])) if line.get("type") == "drain"]
+    for queue in QUEUES:  # what a primary had not written when it was killed is lost with it
+        assert any(f"queue '{queue}' is done" in detail for detail in details), details
+    assert details[-1].endswith("is released"), details
 
 
 @where_possible
