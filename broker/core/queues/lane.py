@@ -25,7 +25,7 @@ LANE_SHIFT = 56
 """A sequence has its lane in the upper 8 of its 64 bits."""
 _EMPTY_KEPT = 64
 """The last block of a lane stays when all in it are dead, unless it has so many messages: a new one costs more than a run."""
-_SPLIT_GAP = 64
+SPLIT_GAP = 64
 """Blocks are split where this many messages of dead runs stand in a row."""
 _TIDY_FROM = 256
 """A block of fewer messages is not worth the work."""
@@ -194,7 +194,7 @@ class Lane:
         for run in range(len(block.run_starts)):
             lo, hi = block.bounds(run)
             if next(block.stretches(lo, hi), None) is not None:
-                if not groups or lo - last_end >= _SPLIT_GAP:
+                if not groups or lo - last_end >= SPLIT_GAP:
                     groups.append([run, run])
                 groups[-1][1] = run + 1
                 last_end = hi

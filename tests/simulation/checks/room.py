@@ -1,8 +1,9 @@
 """Whether logs keep their bound on the disk: at most twice what is alive, and two segments (docs/adr/0013).
 
-What counts is what lies on the simulated disk, file by file, and not the broker's own figures. Files that a damaged store was put
-aside with are for people, and no part of a log. Simulated files are so small that two things count which otherwise do not:
-the heads of the files that what is alive would fill, and the newest segment, if it was made for a batch larger than a segment.
+What counts is what lies on the simulated disk, file by file, and not the broker's own figures. Files that a damaged store was
+put aside with are for people, and no part of a log. Simulated files and messages are so small that three things count which
+otherwise do not: the heads of the files that what is alive would fill; the newest segment, if it was made for a batch larger
+than a segment; and in the checkpoint, where the dead messages between two that are alive lay (broker.core.queues.lane).
 
 The bound holds when a disk has had time to copy. While it is slow, full, or under a broker that is away, a log may take more: how
 much is bounded by the disk alone. So this is asked when everything has come to rest.
@@ -12,10 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from broker.core.queues.lane import SPLIT_GAP
+from broker.core.state import Messages
 from broker.disk.segments import FIRST_BATCH
 from ha.log.retention import FILES_IN_TWO_SEGMENTS
 from ha.service import Process
 from tests.simulation.disk import SimulatedDisk
+
+POSITION_BYTES = 20
+"""Of a message that came by itself: where it ends, and its run."""
 
 
 def overfull(processes: Iterable[Process]) -> Iterator[str]:
@@ -31,7 +37,14 @@ def overfull(processes: Iterable[Process]) -> Iterator[str]:
             size = log.journal.file_bytes
             heads = FIRST_BATCH * (live // size)
             larger = max(0, log.journal._holdings.newest.size - size)
-            allowed = 2 * (live + heads) + FILES_IN_TWO_SEGMENTS * size + larger
+            positions = POSITION_BYTES * sum(map(_between, process.broker.ledgers[name].state.messages.values()))
+            allowed = 2 * (live + heads) + FILES_IN_TWO_SEGMENTS * size + larger + positions
             if nbytes > allowed:
                 takes = f"takes {nbytes} bytes in {len(found)} files"
                 yield f"the {name} log of {log.me} {takes}, where {allowed} are allowed for {live} that are alive"
+
+
+def _between(messages: Messages) -> int:
+    """How many dead messages stand in blocks with those that are alive, and may."""
+    dead = sum(block.count - block.live for lane in messages.order.lanes for block in lane.blocks)
+    return min(dead, messages.depth * SPLIT_GAP)
