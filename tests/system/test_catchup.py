@@ -10,7 +10,7 @@ import pytest
 
 from tests.broker.disk.logs import flip
 from tests.system.harness import BrokerProcess, Refused, ask, cluster, eventually, free_ports
-from tests.system.test_telemetry import written
+from tests.system.stories import written
 from tests.system.traffic import send, take
 
 LARGE_BYTES = 60_000

@@ -1,34 +1,26 @@
-"""What brokers write of their replication lag, through a failover: true to the page that describes it, and enough for a summary.
+"""What brokers write of their replication lag, through a failover: true to the page that describes it.
 
-One story is told once for the module: three brokers serve a producer, the primary is killed with kill -9, a backup is promoted,
-the killed one comes back, and all are stopped in order. The tests look at the files that are left.
+One story is told once for the module (`stories.of_a_failover`). The tests look at the files that are left; that they are enough
+for a summary is seen where Spark runs (`tests/spark_analytics/test_real_telemetry.py`).
 """
 
 from __future__ import annotations
 
-import json
 import re
 import signal
-import subprocess
-import sys
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cli.verify.run import Run, Workload
-from tests.cli.running import ROOT, environment
+from tests.cli.running import ROOT
 from tests.system.filesystems import MIB, memory
 from tests.system.harness import cluster, eventually
 from tests.system.means import where_possible
+from tests.system.stories import INTERVAL_MS, Story, of_a_failover, written
 from tests.system.terms import healthy, new_primary, resource_manager
 from tests.system.traffic import send
 
-INTERVAL_MS = 200
 PAGE = (ROOT / "docs/reference/telemetry.md").read_text()
 _TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
@@ -38,74 +30,11 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "null": (type(None),),
 }
-Line = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Story:
-    """What happened, and every line that tells of it, in the order of the files' names."""
-
-    folder: Path
-    killed: str
-    successor: str
-    lines: list[Line]
-
-    def samples(self, sender: str, epoch: int, queue: str | None) -> list[Line]:
-        """A primary's samples of a queue (None: of the whole log) in that epoch."""
-        return [
-            line
-            for line in self.lines
-            if (line["kind"], line["sender"], line["epoch"]) == ("sample", sender, epoch)
-            and (line["role"], line["queue"]) == ("primary", queue)
-        ]
-
-    def events(self, sender: str, type: str) -> list[Line]:
-        """A sender's events of this type."""
-        return [line for line in self.lines if (line["kind"], line["sender"], line.get("type")) == ("event", sender, type)]
-
-
-def written(paths: Iterable[Path]) -> list[Line]:
-    """The whole lines of files that may be being written."""
-    texts = [line for path in sorted(paths) for line in path.read_text().splitlines(keepends=True)]
-    return [json.loads(line) for line in texts if line.endswith("\n")]
 
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    base = tmp_path_factory.mktemp("telemetry")
-    folder = base / "lag"
-    options = ["--ha-replicate", "all", "--telemetry-dir", str(folder), "--telemetry-interval-ms", str(INTERVAL_MS)]
-
-    def samples_of(primary: str, queue: str | None) -> list[Line]:
-        """Those that there are by now."""
-        lines = written([*folder.glob("*.jsonl"), *folder.glob(".*.part")])
-        return [line for line in lines if line["kind"] == "sample" and (line["sender"], line["queue"]) == (primary, queue)]
-
-    def of_each(primary: str) -> Counter[str]:
-        """How many there are of each backup, for the queue."""
-        return Counter(line["backup"] for line in samples_of(primary, "orders"))
-
-    with cluster(base, 3, *options) as brokers:
-        first = brokers.primary()
-        first.create("queue", "orders")
-        with Run(Workload(brokers.addresses, ["orders"], consumers=0, rate=500)) as run:
-            eventually(lambda: of_each(first.address).total(), lambda count: count > 20, "samples of the first primary")
-            first.kill()
-            second = brokers.succeed()
-            (third,) = {*brokers.brokers} - {first, second}
-            eventually(lambda: of_each(second.address), lambda of: of[first.address] > 12, "samples of the dead backup")
-            first.start()
-            first.wait_for("ready")
-            run.finish()
-        eventually(
-            lambda: [line for line in samples_of(second.address, None) if line["backup"] == first.address][-1],
-            lambda newest: newest["connected"] and newest["in_sync"] and newest["lag_records"] == 0,
-            "a sample of the first broker level again",
-        )
-        eventually(lambda: of_each(second.address), lambda of: of[third.address] > 5, "samples of both backups")
-        for broker in (third, first, second):
-            assert broker.stop() == 0
-    return Story(folder, first.address, second.address, written(folder.glob("*.jsonl")))
+    return of_a_failover(tmp_path_factory.mktemp("telemetry"))
 
 
 # ---- the page
@@ -229,18 +158,6 @@ def test_a_backup_that_is_back_tells_what_it_fetches_and_the_primary_whom_it_los
     assert found[-1]["duration_ms"] > 0
     lost = {(event["broker"], event["peer"]) for event in story.lines if event.get("type") == "backup_lost"}
     assert all(broker != peer for broker, peer in lost)
-
-
-@pytest.mark.spark
-def test_a_summary_of_it_shows_the_failover(story: Story) -> None:
-    command = [sys.executable, "-m", "cli.lag.qpid_lag", "summarise", "--input", str(story.folder), "--format", "json"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=environment(), check=False)
-    assert ran.returncode == 0, ran.stderr
-    assert "Traceback" not in ran.stderr
-    report = json.loads(ran.stdout)
-    assert len(report["failovers"]) == 1, report["failovers"]
-    (failover,) = report["failovers"]
-    assert (failover["kind"], failover["previous"], failover["primary"]) == ("failover", story.killed, story.successor)
 
 
 # ---- a primary that slept
