@@ -2,11 +2,11 @@
 
 Of the broker that leaves: `QUERY` tells what is left, `LARGER` which messages are larger than a target takes, `LEAVE` makes it
 leave, `RELEASED` notes that the target knows it is empty. To call that off, `HALT` ends the drain's links, `SETTLE` takes off
-what the target holds, and `REOPEN` lets the broker serve.
+what the target holds, and `REOPEN` lets the broker serve. `ASSIGN` gives a queue to another of several targets.
 Of the target: `TAKE` announces a queue whose messages come; if that stands for a subscription and is to `pause`, it gives nothing
-out until `RESUME`, or the drain's end. `ORIGINS` tells of which queues any have come, `HELD` which ones, `RELEASE` ends a drain,
-`FORGET` ends what is known of it. Each may be asked again without harm, and says what is so then.
-
+out until `RESUME`, or the drain's end. `DECLINE` ends one queue of a drain of which nothing has come. `ORIGINS` tells of which
+queues any have come, `HELD` which ones, `RELEASE` ends a drain, `FORGET` ends what is known of it. Each may be asked again
+without harm, and says what is so then.
 Of either: `REPORT` says what has become of a queue. What begins, ends, is called off or is refused is told to `tell`, which
 writes it to telemetry, by the primary of a cluster.
 
@@ -36,6 +36,8 @@ from broker.sessions.logs import Logs
 from broker.sessions.origins import Origins, origin_address
 from broker.sessions.principal import Principal
 
+DECLINED = "for another target"
+"""Stands in the refusal to take a queue that was declined."""
 Answer = tuple[int, str, dict[str, Any]]
 MAX_SPREAD_S = 3600.0
 MAX_TARGETS = 64
@@ -113,6 +115,12 @@ class Drains:
                 return self._answered(settle)
             case "REOPEN":
                 return self._reopen(_text(body, "drain"))
+            case "ASSIGN":
+                was, at = _number(body, "was"), _number(body, "at")
+                assign = partial(self._departure.assign, _text(body, "drain"), _text(body, "queue"), was, at)
+                return self._answered(assign, self._left)
+            case "DECLINE":
+                return self._decline(_text(body, "drain"), _text(body, "store"), _text(body, "queue"))
             case "ORIGINS":
                 return succeed((200, "OK", self._origins_of(body)))
             case "TAKE":
@@ -135,6 +143,7 @@ class Drains:
         """This broker serves no more: what was proposed gets no other answer."""
         waiting, self._waiting = self._waiting, {}
         self._origins.stopped.clear()
+        self._origins.declining.clear()
         for answered in waiting:
             answered.callback((503, "this broker serves no more: ask the next primary what became of it", {}))
 
@@ -204,6 +213,8 @@ class Drains:
             raise Refused(409, "this broker is the one that leaves: its messages have to go to another")
         if drain in self._origins.stopped:
             raise Refused(409, f"drain {drain} is called off")
+        if self._origins.has_declined(drain, queue):
+            raise Refused(409, f"queue {queue} is {DECLINED} of drain {drain}")
         ledger = self._logs.ledger_of(node)
         self._check_version(ledger)
         pauses = node.terms is not None and body.get("pause") is True
@@ -280,6 +291,35 @@ class Drains:
 
         return self._answered(propose, told=told)
 
+    def _decline(self, drain: str, store: str, queue: str) -> Deferred[Answer]:
+        """Take nothing of a queue any more, if nothing of it is here: as with `RELEASE`, the record comes behind all that its
+        link has brought."""
+        declined = self._proposed_everywhere(OriginAdd(drain=drain, store=store, queue=queue, into=""), "known already")
+        origins, ledgers = self._origins, list(self._logs.ledgers.values())
+
+        def propose(committed: Callable[[str], None]) -> None:
+            left = len(ledgers)
+
+            def over(reason: str) -> None:
+                origins.declining.discard((drain, queue))
+                committed(reason)
+
+            def counted() -> None:
+                nonlocal left
+                left -= 1
+                if not left:
+                    held = origins.held(drain, queue)
+                    if held is None or not held.count:
+                        declined(over)
+                    else:
+                        over(f"{held.count} messages of queue {queue} have come: the others have to come here too")
+
+            origins.decline(drain, queue)
+            for ledger in ledgers:
+                ledger.when_committed(counted)
+
+        return self._answered(propose)
+
     def _report(self, body: Mapping[str, Any]) -> Deferred[Answer]:
         """A queue is done: what has moved, and what stays, and why."""
         moved, stays = body.get("moved"), body.get("stays", 0)
@@ -341,6 +381,13 @@ def _shares(body: Mapping[str, Any], n_addresses: int) -> tuple[tuple[int, ...],
     if not all(isinstance(uuid, str) and type(at) is int and 0 <= at < len(sizes) for uuid, at in queues.items()):
         raise Refused(400, f"`queues` has the uuid of each queue and the number of its target, from 0 to {len(sizes) - 1}")
     return tuple(sizes), dict(queues)
+
+
+def _number(body: Mapping[str, Any], field: str) -> int:
+    found = body[field]
+    if type(found) is not int or found < 0:
+        raise Refused(400, f"`{field}` is the number of a target, from 0 on, and not {found!r:.80}")
+    return int(found)
 
 
 def _text(body: Mapping[str, Any], field: str) -> str:

@@ -74,7 +74,7 @@ _OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "ha": ("PROMOTE", "STOP", "SET", "BOOTSTRAP", "SET-ROLE", "TAKEOVER", "ADD-BROKER", "REMOVE-BROKER"),
     "acl": ("RELOAD",),
     "log": ("SET",),
-    "drain": ("LEAVE", "RELEASED", "TAKE", "RESUME", "REPORT", "LARGER", "HELD", "RELEASE", "FORGET"),
+    "drain": ("LEAVE", "RELEASED", "TAKE", "RESUME", "REPORT", "DECLINE", "ASSIGN", "LARGER", "HELD", "RELEASE", "FORGET"),
     "route": ("CREATE", "DELETE"),
     "sequence": ("FIND", "LEFT"),
 }

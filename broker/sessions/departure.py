@@ -63,6 +63,8 @@ class Departure:
         self._admission = admission
         self._turn = turn
         self._call: IDelayedCall | None = None
+        self._assigning = False
+        """Whether a queue is being given to another target."""
 
     def begin(self, leave: Leave, spread_s: float, answer: Callable[[str], None]) -> None:
         """Leave; `answer` gets "" when that is committed, or why it is not so. Refused, when it cannot be."""
@@ -138,6 +140,27 @@ class Departure:
 
         self._logs.lead.change(Setting(key=LEAVING, value={}, needs=ORIGINS_SINCE), committed)
 
+    def assign(self, drain: str, queue: str, was: int, at: int, answer: Callable[[str], None]) -> None:
+        """The messages of a queue, by its uuid, go to the target `at`, and not to `was`, which has said that it has none of them
+        and takes none. `answer` gets "" when that is committed. Refused, when they go to another one already."""
+        self._must_be(drain)
+        leave = self._logs.leave
+        assert leave is not None, "it leaves"
+        now = leave.queues.get(queue, 0)
+        if at == now:
+            answer("")
+            return
+        if now != was or self._assigning or at >= len(leave.sizes):
+            raise Refused(409, f"queue {queue} goes to target {now} of drain {drain}, or is about to go to another: look again")
+        queues = {uuid: to for uuid, to in {**leave.queues, queue: at}.items() if to}
+        self._assigning = True
+
+        def committed(reason: str) -> None:
+            self._assigning = False
+            answer(reason)
+
+        self._logs.lead.change(_setting(replace(leave, queues=queues)), committed)
+
     def _must_be(self, drain: str) -> None:
         leave = self._logs.leave
         if leave is None or leave.drain != drain or self._logs.closing:
@@ -173,7 +196,7 @@ class Departure:
 
     def over(self) -> None:
         """This broker serves no more, or stops."""
-        self._logs.closing = self._logs.halted = False
+        self._logs.closing = self._logs.halted = self._assigning = False
         self.stop_ending()
 
     def stop_ending(self) -> None:

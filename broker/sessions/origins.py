@@ -53,6 +53,8 @@ class Origins:
         self.queues = queues
         self.links: dict[tuple[str, str], Producer] = {}
         """Drain and queue -> the link over which its messages come."""
+        self.declining: set[tuple[str, str]] = set()
+        """Drain and queue, of which nothing more is put while it is looked whether anything has come."""
         self.stopped: set[str] = set()
         """Drains of which nothing more is put in this term, because they are being called off."""
 
@@ -61,6 +63,19 @@ class Origins:
         """How many queues of other brokers drains have announced here, and not ended so far."""
         logs = [ledger.state.definitions for ledger in self.logs.ledgers.values()]
         return sum(drain not in each.routes for each in logs for drain, _ in each.origins)
+
+    def has_declined(self, drain: str, queue: str) -> bool:
+        """Whether nothing of this queue is taken any more, because another target of the drain has it."""
+        key = drain, queue
+        known = [ledger.state.definitions.origins.get(key) for ledger in self.logs.ledgers.values()]
+        return key in self.declining or any(each is not None and not each.into for each in known)
+
+    def decline(self, drain: str, queue: str) -> None:
+        """Put nothing more of this queue, until it is known whether anything of it has come: then it is in the log, or not so."""
+        self.declining.add((drain, queue))
+        producer = self.links.get((drain, queue))
+        if producer is not None:
+            stop(producer, Condition("amqp:not-found", f"queue {queue} goes to another target of drain {drain}"))
 
     def named(self, address: str) -> OriginTerminus | None:
         """The origin that an address names, be it known or not."""
@@ -158,7 +173,7 @@ class OriginTerminus:
         self._origins.logs.must_serve()
         if self._key[0] in self._origins.stopped:
             raise Condition("amqp:not-found", f"drain {self._key[0]} is called off")
-        if queue is None:
+        if queue is None or self._key in self._origins.declining:
             raise Condition("amqp:not-found", f"no messages of queue {self._key[1]} are expected of drain {self._key[0]} here")
         queue.admit(attach)
 

@@ -15,18 +15,19 @@ Invariant: it says that the source is empty only when the source has said so, be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from twisted.internet.defer import CancelledError
 
 from broker.client import ManagementError
+from broker.drains import DECLINED
 from broker.sessions.departure import CALLED_OFF
 from cli import endings
 from cli.drain.call_off import CallOff, held_there, identity_of
 from cli.drain.move import Move
-from cli.drain.plan import Inventory, Plan, compare, part, share_out
+from cli.drain.plan import Inventory, Plan, compare, part, share_out, stands_alone
 from cli.drain.sides import Clock, OutOfTime, Side
 
 Tell = Callable[[str, dict[str, Any]], None]
@@ -39,8 +40,12 @@ PATIENCE_S = 10.0
 """How long a queue is tried of which the target takes nothing; and, without a deadline, one of which the source gives nothing."""
 
 
+ELSEWHERE_S = 2.0
+"""How long a queue is tried of which nothing has come, where another target may take it."""
+
 _GIVES_NOTHING = "{} messages are given to nobody: they wait for their time, or cannot be read"
 _TAKES_NOTHING = "the target gives no credit: its queue, or its disk, is nearly full"
+_NO_CREDIT = f"target: {_TAKES_NOTHING}"
 
 
 @dataclass
@@ -88,6 +93,8 @@ class Drain:
         self._patience_s = patience_s
         self._rate = rate
         self._result = Result()
+        self._stays: set[str] = set()
+        """Queues, by their uuids, that keep their target whatever happens."""
         self._expected = 0
         self._told_s = 0.0
 
@@ -294,13 +301,23 @@ class Drain:
         try:
             await self._side_of(uuid).ask("RESUME", "drain", "", {"drain": drain, "queue": uuid})
         except ManagementError as error:
-            if error.status not in (404, 501):  # it was gone already, or the target knows no pause
+            if error.status not in (
+                403,
+                404,
+                501,
+            ):  # it is gone, or an earlier release or its rules know no pause: its end is one
                 raise
 
     async def _move_queue(self, drain: str, store: str, name: str, uuid: str) -> None:
         target = self._side_of(uuid)
-        address = await self._take(target, drain, store, name, uuid)
-        moved_s = self._clock.now_s
+        try:
+            address = await self._take(target, drain, store, name, uuid)
+        except ManagementError as error:
+            if DECLINED not in error.text or not await self._elsewhere(drain, store, name, uuid):
+                raise
+            target = self._side_of(uuid)  # whoever died had come so far
+            address = await self._take(target, drain, store, name, uuid)
+        moved_s, began_s = self._clock.now_s, self._clock.now_s
         tally: dict[str, Any] = {"name": name, "uuid": uuid, "moved": 0, "known": 0, "bytes": 0, "checksum": 0}
         self._result.queues.append(tally)
         while True:
@@ -314,6 +331,12 @@ class Drain:
             move.close()
             if move.settled:
                 moved_s = self._clock.now_s
+            elif self._may_go_elsewhere(uuid, tally, move.ended) and self._clock.now_s - began_s >= ELSEWHERE_S:
+                if await self._elsewhere(drain, store, name, uuid):
+                    target, address = self._side_of(uuid), await self._take(self._side_of(uuid), drain, store, name, uuid)
+                    moved_s = began_s = self._clock.now_s
+                    continue
+                self._stays.add(uuid)
             if CALLED_OFF in move.ended:
                 raise endings.Refused(f"queue {name!r}: this drain is called off ({move.ended})")
             if "link:stolen" in move.ended or "not-found" in move.ended:
@@ -349,6 +372,13 @@ class Drain:
                     move.active, moved_s = False, self._clock.now_s
                 elif not move.in_flight and (left := await self._left(name) - len(move.refused)) <= 0:
                     break
+                elif (
+                    silent_s >= ELSEWHERE_S
+                    and move.in_flight
+                    and not move.settled
+                    and self._may_go_elsewhere(uuid, self._result.queues[-1], _NO_CREDIT)
+                ):
+                    move.ended = _NO_CREDIT
                 elif not self._clock.limited and silent_s >= self._patience_s:
                     self._result.refused.append((name, 0, _GIVES_NOTHING.format(left) if not move.in_flight else _TAKES_NOTHING))
                     break
@@ -358,6 +388,58 @@ class Drain:
             if not whole:
                 move.close()
         return move
+
+    def _may_go_elsewhere(self, uuid: str, tally: Mapping[str, Any], why: str) -> bool:
+        """Whether it is worth a try: its target takes nothing, nothing of it has moved, and there are others."""
+        if len(self._targets) < 2 or uuid in self._stays or tally["moved"] or tally["known"]:
+            return False
+        return why == _NO_CREDIT or "resource-limit-exceeded" in why
+
+    async def _elsewhere(self, drain: str, store: str, name: str, uuid: str) -> bool:
+        """Give a queue of which nothing has come to another target: that one is told first, then its own says that it takes
+        nothing of it any more, then the source's log says where it goes. Whoever dies before that leaves a queue that its target
+        declines, or an empty queue at another."""
+        was = (self._shares or {}).get(uuid, 0)
+        at = await self._other_target(drain, store, name, uuid, was)
+        if at is None:
+            return False
+        body: dict[str, Any] = {"drain": drain, "store": store, "queue": uuid}
+        try:
+            await self._targets[was].ask("DECLINE", "drain", "", body)
+        except ManagementError as error:
+            if error.status in (403, 409, 501):  # something of it has come, or an earlier release has to take it
+                return False
+            raise
+        try:
+            status = await self._source.ask("ASSIGN", "drain", "", {"drain": drain, "queue": uuid, "was": was, "at": at})
+        except ManagementError as error:
+            raise endings.Refused(f"queue {name!r}: another drain of this broker is at work ({error.text})") from None
+        self._shares = {str(each): int(to) for each, to in (status.get("queues") or {}).items()}
+        self._tell("elsewhere", {"queue": name, "to": list(self._targets[at].addresses)})
+        return True
+
+    async def _other_target(self, drain: str, store: str, name: str, uuid: str, was: int) -> int | None:
+        """One that takes this queue, and has the most room: it is made there."""
+        source = await self._inventory(self._source)
+        if not stands_alone(source, uuid):
+            return None
+        nbytes = sum(int(queue["bytes"]) for queue in source.queues if queue["uuid"] == uuid)
+        found: list[tuple[int, int, Plan]] = []
+        for at, side in enumerate(self._targets):
+            there = await self._inventory(side)
+            plan = compare(part(source, {**(self._shares or {}), uuid: at}, at), there)
+            if at != was and there.free_bytes > nbytes and not plan.problems:
+                found.append((there.free_bytes, at, plan))
+        for _, at, plan in sorted(found, key=lambda each: each[:2], reverse=True):
+            await self._make(self._targets[at], plan.creates)
+            try:
+                await self._take(self._targets[at], drain, store, name, uuid)
+            except ManagementError as error:
+                if DECLINED not in error.text:
+                    raise
+            else:
+                return at
+        return None
 
     async def _left(self, name: str) -> int:
         try:

@@ -99,6 +99,11 @@ def part(source: Inventory, shares: Mapping[str, int], at: int) -> Inventory:
     return Inventory(queues, source.exchanges, bindings, source.clustered)
 
 
+def stands_alone(source: Inventory, uuid: str) -> bool:
+    """Whether no exchange and no dead letters join this queue with others."""
+    return any(len(company) == 1 and company[0]["uuid"] == uuid for company in _companies(source))
+
+
 def _companies(source: Inventory) -> list[list[Item]]:
     """The queues that go together."""
     leader: dict[str, str] = {}

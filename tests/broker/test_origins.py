@@ -12,7 +12,7 @@ from broker.core import limits
 from broker.core.origins import Traits
 from broker.core.records import Batch, Kind
 from broker.sessions.origins import origin_address
-from tests.broker.clients import ACCEPTED, ADMIN, bench, condition, statuses
+from tests.broker.clients import ACCEPTED, ADMIN, bench, condition, request, statuses
 from tests.broker.drain_bench import DRAIN, QUEUE, STORE, Taking, body, send
 
 LARGE = limits.LARGE_PARTS * 16 * 1024 + 1
@@ -345,3 +345,66 @@ def test_telemetry_hears_of_a_broker_that_leaves_and_is_called_off_or_empty() ->
             "drain D is called off",
         ]
         assert [text.partition(" has ended: ")[2] for text in told[3:]] == ["this broker is empty"]
+
+
+def test_a_queue_of_which_nothing_has_come_is_declined_for_good_and_one_that_has_begun_to_come_is_not() -> None:
+    with bench(clustered=True, default_level="all") as b:
+        b.upgraded()
+        taking = Taking(b)
+        link = taking.link()
+        assert taking.ask("DECLINE", store=STORE, queue=QUEUE)[0] == 200
+        assert condition(link) == "amqp:not-found"
+        assert condition(taking.link()) == "amqp:not-found"
+        for _ in range(2):
+            status, text, _ = taking.ask("TAKE", store=STORE, queue=QUEUE, into="q")
+            assert (status, "for another target" in text) == (409, True)
+            assert taking.ask("DECLINE", store=STORE, queue=QUEUE)[0] == 200, "again, without harm"
+            b.lead.become("ready", "another:1")
+            b.lead.become("active")
+            b.settle()
+        taking.client = b.client(ADMIN)
+        assert taking.ask("TAKE", store=STORE, queue="another", into="q")[0] == 200
+        taking.send(taking.client.sender(origin_address(DRAIN, "another")), 1)
+        status, text, _ = taking.ask("DECLINE", store=STORE, queue="another")
+        assert (status, text.partition(":")[0]) == (409, "1 messages of queue another have come")
+        taking.send(taking.client.sender(origin_address(DRAIN, "another")), 2)
+        assert taking.bodies() == ["1", "2"], "it goes on"
+
+
+def test_what_is_under_way_when_a_queue_is_declined_has_come() -> None:
+    with bench() as b:
+        taking = Taking(b)
+        b.lead.automatic = False
+        taking.send(taking.link(), 1)
+        admin = b.client(ADMIN)
+        reply = admin.receiver(None, dynamic=True)
+        asked = {"drain": DRAIN, "store": STORE, "queue": QUEUE}
+        admin.send_encoded(
+            admin.sender("$management"), request("DECLINE", "drain", "", reply.remote_source.address, 1, asked), settle=True
+        )
+        assert (taking.held.count, admin.received[reply.name]) == (0, []), "it is not committed"
+        assert condition(taking.link()) == "amqp:not-found"
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        ((_, answer),) = admin.received[reply.name]
+        assert answer.properties["statusCode"] == 409
+
+
+def test_a_queue_is_assigned_to_another_target_only_from_the_one_that_has_it() -> None:
+    with bench() as b:
+        client = b.client(ADMIN)
+        b.queue("q")
+        asked = {"to": ["a:1", "b:1", "c:1"], "sizes": [1, 1, 1], "queues": {}}
+        drain = client.request("LEAVE", "drain", "", asked)[2]["drain"]
+
+        def assign(was: int, at: int, **more: Any) -> tuple[int, Any]:
+            status, _, found = client.request("ASSIGN", "drain", "", {"drain": drain, "queue": "u", "was": was, "at": at} | more)
+            return status, (found or {}).get("queues")
+
+        assert assign(0, 2) == (200, {"u": 2})
+        assert assign(0, 2) == (200, {"u": 2}), "again, without harm"
+        assert assign(0, 1)[0] == 409, "somebody who was frozen meanwhile"
+        assert assign(2, 3)[0] == assign(2, 1, drain="another")[0] == 409
+        assert assign(2, -1)[0] == 400
+        assert assign(2, 0) == (200, {})

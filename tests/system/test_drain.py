@@ -270,6 +270,28 @@ def test_of_several_targets_each_queue_goes_to_one_and_a_drain_that_goes_on_find
         assert b.queue("orders")["messages"] == 1, "its delay goes on"
 
 
+def test_a_queue_whose_target_is_full_before_anything_of_it_has_moved_goes_to_another(tmp_path: Path) -> None:
+    """Breaks when what was announced to the full one is taken there after all, or what has begun to move changes its target."""
+    bound = {"qpid.max_count": 20}
+    with standalone(tmp_path / "old") as old, standalone(tmp_path / "a") as a, standalone(tmp_path / "b") as b:
+        for queue, there in (("orders", 20), ("bills", 15)):
+            sent = [message(queue, number) for number in range(10)]
+            old.create("queue", queue, arguments=bound)
+            assert send(old.address, queue, sent) == 10
+            a.create("queue", queue, arguments=bound)
+            assert send(a.address, queue, [message("before", 0)] * there) == there
+        words = ("--from", old.address, "--to", a.address, "--to", b.address, "--spread", "0", "--format", "json")
+        drainer = spawn(tmp_path / "drain.log", "qpid-drain", *words)
+        eventually(lambda: a.queue("bills")["messages"], lambda count: count == 20, "half of one queue at the full one")
+        assert len(take(a.address, "bills", 15)) == 15, "room is made"
+        assert drainer.wait() == 0
+        assert take(b.address, "orders", 10) == [message("orders", number) for number in range(10)]
+        assert a.queue("orders")["messages"] == 20
+        told = [json.loads(line) for line in (tmp_path / "drain.log").read_text().splitlines() if line.startswith("{")]
+        assert [each["queue"] for each in told if each["event"] == "elsewhere"] == ["orders"]
+        assert take(a.address, "bills", 10) == [message("bills", number) for number in range(10)]
+
+
 def proton_id(data: bytes) -> Any:
     found: Any = proton.Message()
     found.decode(data)
