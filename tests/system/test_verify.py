@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import pytest
 from proton import Message
@@ -44,9 +42,9 @@ class Ran:
         return dict(json.loads(self.out))
 
 
-def text_of(file: IO[bytes]) -> str:
+def text_of(file: int) -> str:
     """What has been written to a file that is still written to: its place stays where it is."""
-    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode()
+    return os.pread(file, os.fstat(file).st_size, 0).decode()
 
 
 class Verify:
@@ -54,10 +52,9 @@ class Verify:
 
     def __init__(self, url: str, *words: str, rate: int | None = RATE) -> None:
         asked = ["--seconds", "1", *([] if rate is None else ["--rate", str(rate)]), *words]
-        self._files = contextlib.ExitStack()
-        self._out, self._err = (self._files.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+        self._out, self._err = os.memfd_create("out"), os.memfd_create("err")
         own = ["--brokers", url, "--json", *asked]
-        self.process = Forked(MODULES["qpid-verify"], "qpid-verify", own, self._out.fileno(), self._err.fileno())
+        self.process = Forked(MODULES["qpid-verify"], "qpid-verify", own, self._out, self._err)
 
     def said(self) -> str:
         """Its errors until now."""
@@ -82,7 +79,8 @@ class Verify:
 
     def __exit__(self, *exc_info: object) -> None:
         self.process.kill()
-        self._files.close()
+        os.close(self._out)
+        os.close(self._err)
 
 
 def verify(url: str, *words: str) -> Ran:
