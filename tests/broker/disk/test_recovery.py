@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import google_crc32c
@@ -21,6 +23,18 @@ from broker.disk.segments import FIRST_BATCH, Position
 from tests.broker.disk.logs import SMALL, Log, PowerCutDisk, batch, batches, flip, written
 
 FIRST = segments.name_of(1)
+MEMORY = "/dev/shm"
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder of a file system in memory, where there is one: for tests of hundreds of stores, each of which is synced again and
+    again, and which lose by themselves what a disk would lose."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="understudy-", dir=MEMORY) as folder:
+        yield Path(folder)
 
 
 def recovered(folder: Path, disk: RealDisk = REAL_DISK) -> Recovered:
@@ -63,13 +77,13 @@ def test_a_store_stays_blank_until_it_has_been_level_with_its_cluster(tmp_path: 
     assert not recovered(tmp_path).blank
 
 
-def test_a_segment_cut_at_any_byte_gives_a_prefix_and_says_that_something_is_lost(tmp_path: Path) -> None:
+def test_a_segment_cut_at_any_byte_gives_a_prefix_and_says_that_something_is_lost(in_memory: Path) -> None:
     sealed = batches(1, 3, nbytes=4)
-    written(tmp_path / "whole", sealed)
+    written(in_memory / "whole", sealed)
     ends = [FIRST_BATCH + sum(map(len, sealed[:n])) for n in range(len(sealed) + 1)]
     for length in [*range(0, 64, 7), *range(500, 1100, 41), *range(FIRST_BATCH - 3, ends[-1] + 3)]:
-        folder = tmp_path / "cut"
-        shutil.copytree(tmp_path / "whole", folder)
+        folder = in_memory / "cut"
+        shutil.copytree(in_memory / "whole", folder)
         os.truncate(folder / FIRST, length)
         found = recovered(folder)
         n = sum(end <= length for end in ends[1:])
@@ -84,15 +98,15 @@ def test_a_segment_cut_at_any_byte_gives_a_prefix_and_says_that_something_is_los
         shutil.rmtree(folder)
 
 
-def test_a_bit_that_flips_at_rest_anywhere_is_noticed_or_harmless(tmp_path: Path) -> None:
+def test_a_bit_that_flips_at_rest_anywhere_is_noticed_or_harmless(in_memory: Path) -> None:
     sealed = [batch(1, nbytes=5), batch(2, epoch=2, nbytes=9), batch(3, epoch=2, nbytes=1)]
-    written(tmp_path / "whole", sealed, epoch=2)
+    written(in_memory / "whole", sealed, epoch=2)
     ends = [FIRST_BATCH + sum(map(len, sealed[:n])) for n in range(len(sealed) + 1)]
     header = [*range(40), *range(510, 560), *range(1020, 1072)]
     flips = [(at, at % 8) for at in header] + [(at, bit) for at in range(FIRST_BATCH, ends[-1]) for bit in (at % 8, (at + 3) % 8)]
     for at, bit in [*flips, (ends[-1] + 100, 3), (SMALL - 1, 7)]:
-        folder = tmp_path / "flipped"
-        shutil.copytree(tmp_path / "whole", folder)
+        folder = in_memory / "flipped"
+        shutil.copytree(in_memory / "whole", folder)
         flip(folder / FIRST, at, bit)
         try:
             found = recovered(folder)
@@ -385,10 +399,10 @@ STEPS = st.lists(
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=STEPS, calls=st.integers(1, 60), data=st.data())
 def test_a_power_cut_at_any_call_loses_nothing_that_was_durable_and_is_never_taken_for_damage(
-    tmp_path: Path, steps: list[Step], calls: int, data: st.DataObject
+    in_memory: Path, steps: list[Step], calls: int, data: st.DataObject
 ) -> None:
     """Unsynced sectors survive in any combination. A floor here would stop a cluster whose brokers lost power together."""
-    folder = tmp_path / "log"
+    folder = in_memory / "log"
     shutil.rmtree(folder, ignore_errors=True)
     log = Log(folder)
     log.journal.save_hard_state(100, "a")
