@@ -57,6 +57,10 @@ def came(address: str, queue: str) -> int:
     return int(ask(address, "QUERY", "queue", queue)["items"][0]["messagesIn"])
 
 
+def unsettled(address: str) -> int:
+    return int(ask(address, "QUERY", "drain")["items"][0]["unsettled"])
+
+
 def check_account(address: str) -> None:
     """Each message has come once, bit for bit and in order, as the checker of qpid-verify sees it."""
     checker = Checker(list(QUEUES), producers=1, consumers=1)
@@ -152,11 +156,13 @@ def test_a_full_disk_at_the_target_and_a_partition_hold_a_drain_up_while_its_con
             between.mend()
             before = taker.taken
             eventually(lambda: taker.taken, lambda taken: taken > before, "the drain going on")
+            between.stall()
+            eventually(lambda: unsettled(old.address), lambda count: count >= 20, "messages on their way")
             between.cut()
             assert process.poll() is None, "the network is cut in the middle of it"
             between.mend()
             assert process.wait() == 0
-            eventually(lambda: taker.taken, lambda taken: taken >= 2 * MESSAGES, "all being taken")
+            eventually(lambda: taker.taken, lambda taken: taken >= 2 * MESSAGES, "all being taken", 20)
         finally:
             taker.close()
     for at in range(len(QUEUES)):
