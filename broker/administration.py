@@ -35,6 +35,8 @@ from broker.core.commands import QueueAdd, Term
 from broker.core.links import REJECTED
 from broker.core.management import Page, Place, Stream
 from broker.core.nodes import LOCAL, QueueNode, Refused
+from broker.core.planning import with_policy
+from broker.core.policies import KINDS, POLICY_OF
 from broker.host import resident_bytes
 from broker.sessions import bulk, peek
 from broker.sessions.audit import Audit
@@ -216,7 +218,7 @@ class Administration:
             "QUERY" if request.operation in schema.ASKING else request.operation,
             kind,
             name,
-            request.body,
+            with_policy(nodes, kind, name, request.body) if request.operation == "CREATE" and kind in POLICY_OF else request.body,
             queue=nodes.queues.get(name),
             exchange=nodes.exchanges.get(name),
             default_bytes=nodes.default_queue_bytes,
@@ -367,6 +369,8 @@ class Administration:
                 return self._subscription_items(after)
             case "memory":
                 return in_order(self._memory_items(), after)
+            case "QueuePolicy" | "TopicPolicy":
+                return in_order(management.policy_items(nodes, kind), after)
             case "history":
                 return in_order(map(_term_item, self._logs.lead.state.definitions.terms), after)
             case _:
@@ -451,7 +455,7 @@ class Administration:
                 self._answer_with(request, answer, 200, "updated")
             elif request.type == "queue":
                 self._answer_when_placed(request.name, answer)
-            elif request.type == "exchange":
+            elif request.type != "binding":
                 self._answer_with(request, answer, 201, "created")
             else:
                 names = {field: str(request.body.get(field) or "") for field in ("exchange", "queue", "key")}
@@ -461,17 +465,17 @@ class Administration:
         ledger.change(command, made)
 
     def _answer_with(self, request: management_node.Request, answer: Answer, status: int, text: str) -> None:
-        """Answer with what the queue or exchange is now."""
+        """Answer with what the queue, exchange or policy is now."""
         kind = request.type
         for found in self._query(kind, request.name, request, (), 1) if self._exists(kind, request.name) else ():
-            if found is not None:
+            if found is not None and found[1]["name"] == request.name:
                 answer(status, text, schema.entity(kind, found[1]))
                 return
         answer(409, f"{kind} {request.name!r} was deleted meanwhile", {})
 
     def _exists(self, kind: str, name: str) -> bool:
         nodes = self._logs.nodes
-        return name in (nodes.queues if kind == "queue" else nodes.exchanges)
+        return kind in KINDS or name in (nodes.queues if kind == "queue" else nodes.exchanges)
 
     def _count(self, user: str, uuid: str, log: str) -> Callable[[str], None]:
         """A queue more of this user's: to be called with the answer. Refused, when that is one too many."""

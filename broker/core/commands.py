@@ -39,13 +39,17 @@ The forms (version 1 unless said)::
                                                            exchange from here on; the arguments count for machine version
                                                            `applies`
 
+    policy-add      kind pattern attributes [byUse]    (7) a queue, or a topic, whose name matches is made with these, where
+                                                           nobody asks for others (broker.core.policies)
+    policy-del      kind pattern                       (7) it is not any more
+
 Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought queues whose
 messages leave by themselves (`x-delivery-limit`, `x-message-ttl`), and arguments of queues that older releases refuse
 (broker.core.queues.arguments): a `queue-add` with one of them needs it. From it on a log may have TIMES and HELD records, and
 the setting `leaving` (broker.core.origins). Version 6 brought queues that stand for subscriptions (broker.core.subscriptions): a
 `queue-add` with `subscription` needs it, for an older primary would put messages on such a queue that its filters keep away. It
 also brought links whose messages are numbered; their HELD records are those of origins. From it on a log may have FORGOTTEN
-records.
+records. Version 7 brought policies: an older primary would make queues without them.
 
 Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
 (a number that was given meanwhile is added to it); a command that this version cannot apply is an `UnknownCommand` and never a
@@ -61,7 +65,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-MACHINE_VERSION = 6
+MACHINE_VERSION = 7
 """The newest version of the commands and records that this release applies."""
 LARGE_SINCE = 3
 """The machine version that brought LARGE records."""
@@ -77,6 +81,8 @@ NOTES_SINCE = 6
 """The machine version that brought NOTES records."""
 LINKS_SINCE = 6
 """The machine version that brought links whose messages are numbered."""
+POLICIES_SINCE = 7
+"""The machine version that brought policies."""
 
 Key = tuple[str, str, str]
 """A binding's identity: exchange, queue and key."""
@@ -123,6 +129,7 @@ _LEFT_OUT: dict[str, Any] = {
     "exclude": [],
     "mechanism": "",
     "ending": False,
+    "byUse": False,
 }
 """Members that are not written while they have this value."""
 
@@ -443,6 +450,37 @@ class LinkForget(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
         return self.user, self.container, self.link, self.into
 
 
+class PolicyAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """A queue (`kind` "queue"), or an exchange ("topic"), whose name matches the pattern is made with these attributes, where
+    whoever makes it asks for no others; `by_use`: such a node is made when a client attaches to it. Again with the same kind and
+    pattern: these count from here on, in the place of those before."""
+
+    OP: ClassVar[str] = "policy-add"
+    SINCE: ClassVar[int] = 7
+
+    kind: str
+    pattern: str
+    attributes: dict[str, Any] = {}
+    by_use: bool = False
+    needs: int = 7
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """What it is known by."""
+        return self.kind, self.pattern
+
+
+class PolicyDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """The end of a policy. What was made with it stays as it is."""
+
+    OP: ClassVar[str] = "policy-del"
+    SINCE: ClassVar[int] = 7
+
+    kind: str
+    pattern: str
+    needs: int = 7
+
+
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
     """A command that this version must not apply; `why` names it, and what it asks for."""
@@ -462,7 +500,7 @@ _KINDS: dict[str, type[Command]] = {
     for kind in (
         *(QueueAdd, QueueDel, StoreAdd, StoreDel, ExchangeAdd, ExchangeDel, Bind, Unbind, Term, Numbers),
         *(MachineVersion, QueueDelIfEmpty, RecentIds, Setting, OriginAdd, OriginRelease, OriginForget),
-        *(LinkAdd, LinkForget, RouteAdd, RouteDel, Alter),
+        *(LinkAdd, LinkForget, RouteAdd, RouteDel, Alter, PolicyAdd, PolicyDel),
     )
 }
 _head = msgspec.json.Decoder(_Head).decode

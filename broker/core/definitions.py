@@ -32,6 +32,8 @@ from broker.core.commands import (
     OriginAdd,
     OriginForget,
     OriginRelease,
+    PolicyAdd,
+    PolicyDel,
     QueueAdd,
     QueueDel,
     QueueDelIfEmpty,
@@ -197,6 +199,20 @@ class LinkForgotten:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyMade:
+    """Queues or topics that are made from here on have what this policy says."""
+
+    policy: PolicyAdd
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyGone:
+    """They have it no more."""
+
+    policy: PolicyAdd
+
+
+@dataclass(frozen=True, slots=True)
 class CountersSet:
     """A snapshot is at its end: queues go on from these sequences."""
 
@@ -240,6 +256,8 @@ Change: TypeAlias = (
     | RouteGone
     | LinkMade
     | LinkForgotten
+    | PolicyMade
+    | PolicyGone
     | Nothing
 )
 
@@ -249,7 +267,7 @@ class Definitions:
 
     __slots__ = (
         *("_at_exchange", "_at_queue", "_names", "_version", "bindings", "exchanges", "next_number", "origins", "queues"),
-        *("_links_to", "_moving", "links", "released", "routes", "settings", "stores", "terms"),
+        *("_links_to", "_moving", "links", "policies", "released", "routes", "settings", "stores", "terms"),
     )
 
     def __init__(self) -> None:
@@ -270,6 +288,8 @@ class Definitions:
         """The numbered links, by user, container, name and queue."""
         self._links_to: dict[str, dict[LinkKey, None]] = {}
         """Queue -> those of its numbered links."""
+        self.policies: dict[tuple[str, str], PolicyAdd] = {}
+        """The policies, by kind and pattern."""
         self.terms: list[Term] = []
         self.next_number = 1
         self._names: set[tuple[str, str]] = set()
@@ -314,8 +334,8 @@ class Definitions:
                 return self._set(command)
             case OriginAdd() | OriginRelease() | OriginForget():
                 return self._change_origins(command)
-            case RouteAdd() | RouteDel():
-                return self._add_route(command) if isinstance(command, RouteAdd) else self._remove_route(command)
+            case RouteAdd() | RouteDel() | PolicyAdd() | PolicyDel():
+                return self._change_by_operator(command)
             case LinkAdd() | LinkForget():
                 return self._add_link(command) if isinstance(command, LinkAdd) else self._forget_link(command)
             case Numbers():
@@ -330,7 +350,7 @@ class Definitions:
         version = () if self._version is None else (self._version,)
         defined = (*self.queues.values(), *self.stores.values(), *self.exchanges.values(), *self.bindings.values())
         others = (*self.routes.values(), *self.origins.values(), *self.released.values(), *self.links.values())
-        return [*version, *self.settings.values(), *defined, *others, *self.terms]
+        return [*version, *self.settings.values(), *self.policies.values(), *defined, *others, *self.terms]
 
     def bindings_of_queue(self, uuid: str) -> Iterator[Bind]:
         """The bindings that name this queue."""
@@ -453,6 +473,17 @@ class Definitions:
             self._moves_no_more(origin)
         return gone
 
+    def _change_by_operator(self, command: RouteAdd | RouteDel | PolicyAdd | PolicyDel) -> tuple[Change, str]:
+        match command:
+            case RouteAdd():
+                return self._add_route(command)
+            case RouteDel():
+                return self._remove_route(command)
+            case PolicyAdd():
+                return self._add_policy(command)
+            case _:
+                return self._remove_policy(command)
+
     def _add_route(self, command: RouteAdd) -> tuple[Change, str]:
         known = self.routes.get(command.uuid)
         if known == command:
@@ -514,6 +545,18 @@ class Definitions:
         if not self._links_to[link.into]:
             del self._links_to[link.into]
         return link
+
+    def _add_policy(self, command: PolicyAdd) -> tuple[Change, str]:
+        if command.identity not in self.policies and len(self.policies) >= limits.MAX_POLICIES:
+            return Nothing(command), f"there are {limits.MAX_POLICIES} policies already"
+        self.policies[command.identity] = command
+        return PolicyMade(command), ""
+
+    def _remove_policy(self, command: PolicyDel) -> tuple[Change, str]:
+        policy = self.policies.pop((command.kind, command.pattern), None)
+        if policy is None:
+            return Nothing(command), "there is no such policy"
+        return PolicyGone(policy), ""
 
     def _add_exchange(self, command: ExchangeAdd) -> tuple[Change, str]:
         if ("exchange", command.name) in self._names:

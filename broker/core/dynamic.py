@@ -43,6 +43,8 @@ _NAMES = {
     for name in (hex(code), f"amqp:{policy}:list")  # a descriptor is one or the other
 }
 _KEY = "lifetime-policy"
+WILD = frozenset("*?[")
+"""Characters by which a pattern is more than the beginning of names."""
 
 
 def policy_of(properties: Iterable[Filter]) -> LifetimePolicy:
@@ -60,4 +62,4 @@ def policy_of(properties: Iterable[Filter]) -> LifetimePolicy:
 def matches(patterns: Sequence[str], name: str) -> bool:
     """Whether a name matches one of these patterns: with `*`, `?` or `[...]` in it, as names of files do; another is what names
     begin with."""
-    return any(fnmatchcase(name, each) if set(each) & set("*?[") else name.startswith(each) for each in patterns)
+    return any(fnmatchcase(name, each) if not WILD.isdisjoint(each) else name.startswith(each) for each in patterns)

@@ -370,6 +370,8 @@ MAX_RELEASED = 1000
 """Drains that have ended, and whose stores have not heard of it."""
 MAX_ROUTES = 1000
 """Routes of one cluster."""
+MAX_POLICIES = 1000
+"""Policies of one log. Each is looked at when a queue or an exchange is made."""
 MAX_ROUTE_HOPS = 16
 """Clusters that a message may have come through before a route takes it no further."""
 MAX_NOTE_BYTES = 1024

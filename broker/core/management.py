@@ -23,10 +23,13 @@ from broker.core.planning import (
     plan_binding,
     plan_exchange,
     plan_exchange_removal,
+    plan_policy,
+    plan_policy_removal,
     plan_queue,
     plan_queue_removal,
     plan_unbinding,
 )
+from broker.core.policies import KINDS, order_of
 
 Item = dict[str, Any]
 Place = tuple[Any, ...]
@@ -194,6 +197,15 @@ def _binding_item(exchange: str, queue: QueueNode, key: str, arguments: dict[str
     return {"exchange": exchange, "queue": queue.name, "key": key, "arguments": arguments, "replicate": level}
 
 
+def policy_items(nodes: Nodes, kind: str) -> list[Item]:
+    """The policies of this type, in the order in which they are asked for a name that several fit."""
+    found = sorted((each for each in nodes.policies() if each.kind == KINDS[kind]), key=order_of)
+    topic = {"exchangeType": "topic"} if kind == "TopicPolicy" else {}
+    flags = {} if topic else {"autoDelete": False, "exclusive": False}
+    default = {"byUse": False, "durable": False, **flags, "replicate": "", **topic, "alternateExchange": "", "arguments": {}}
+    return [{"name": each.pattern} | default | each.attributes | {"byUse": each.by_use} for each in found]
+
+
 def plan(
     nodes: Nodes, operation: str, kind: str, name: str, body: Item, uuid: str, consumers: int, owner: str = ""
 ) -> tuple[str, Command]:
@@ -215,6 +227,10 @@ def plan(
             )
         case "DELETE", "exchange":
             return plan_exchange_removal(nodes, name)
+        case (("CREATE" | "UPDATE"), ("QueuePolicy" | "TopicPolicy")):
+            return plan_policy(nodes, KINDS[kind], name, body, there=operation == "UPDATE")
+        case "DELETE", ("QueuePolicy" | "TopicPolicy"):
+            return plan_policy_removal(nodes, KINDS[kind], name)
         case "DELETE", "binding":
             return plan_unbinding(nodes, *_binding_names(body))
         case _:

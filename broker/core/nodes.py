@@ -27,6 +27,7 @@ from broker.core.commands import (
     Command,
     ExchangeAdd,
     Key,
+    PolicyAdd,
     QueueAdd,
     StoreAdd,
     StoreDel,
@@ -485,6 +486,16 @@ class Nodes:
         """How many bindings this queue has, the one to the default exchange among them."""
         found = (each for state in self._states.values() for each in state.definitions.bindings_of_queue(queue.uuid))
         return 1 + sum(binding.exchange in self._exchanges_by_uuid for binding in found)
+
+    def policy_in(self, log: str, kind: str, pattern: str) -> PolicyAdd | None:
+        """The policy for that pattern that this log has."""
+        state = self._states.get(log)
+        return None if state is None else state.definitions.policies.get((kind, pattern))
+
+    def policies(self) -> list[PolicyAdd]:
+        """Every policy, the cluster's before those of this broker."""
+        states = [self._states[log] for log in (CLUSTER, LOCAL) if log in self._states]
+        return [policy for state in states for policy in state.definitions.policies.values()]
 
     def version_of(self, log: str) -> int:
         """The machine version that a command may need which is proposed to this log."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import structs
 
-from broker.core import limits, subscriptions
+from broker.core import limits, policies, subscriptions
 from broker.core.commands import (
     SUBSCRIPTIONS_SINCE,
     TIMES_SINCE,
@@ -24,6 +24,8 @@ from broker.core.commands import (
     Command,
     ExchangeAdd,
     ExchangeDel,
+    PolicyAdd,
+    PolicyDel,
     QueueAdd,
     QueueDel,
     QueueDelIfEmpty,
@@ -50,6 +52,10 @@ from broker.core.subscriptions import Terms
 LEVELS = ("all", "configuration", "none")
 KINDS = ("direct", "topic", "fanout", "headers")
 _ATTRIBUTES = frozenset({"durable", "replicate", "autoDelete", "exclusive", "arguments", "alternateExchange", "subscription"})
+_OF_POLICIES = {
+    "queue": frozenset({"durable", "replicate", "autoDelete", "exclusive", "arguments", "alternateExchange", "byUse"}),
+    "topic": frozenset({"durable", "replicate", "arguments", "alternateExchange", "exchangeType", "byUse"}),
+}
 _TIMED = (DELIVERY_LIMIT, MESSAGE_TTL, RETRY_MIN, RETRY_MAX)
 KNOWN_ARGUMENTS = frozenset(
     {
@@ -62,6 +68,8 @@ KNOWN_ARGUMENTS = frozenset(
 
 ALTERABLE = frozenset({*_TIMED, *queue_arguments.ALTERABLE})
 """Arguments that a queue may get, or lose, while it is there. Any others that have a meaning make it the kind of queue it is."""
+FOR_ANY = ALTERABLE | {queue_arguments.POLICY, *queue_arguments.CONSUMER_MS}
+"""Arguments that a queue may have whatever it is there for: those of a policy that queues of subscriptions get."""
 
 
 def arguments_of(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,8 +93,48 @@ def _log_for(nodes: Nodes, level: str) -> str:
     return CLUSTER if nodes.clustered and level != "none" else LOCAL
 
 
-def plan_queue(nodes: Nodes, name: str, uuid: str, attributes: dict[str, Any], owner: str = "") -> tuple[str, Command]:
-    """(log, command) that creates a queue of this owner's; Refused when it exists or its attributes make no sense."""
+def policy_for(nodes: Nodes, kind: str, name: str) -> PolicyAdd | None:
+    """The policy by which a "queue" or an "exchange" of this name would be made."""
+    return policies.best(nodes.policies(), policies.POLICY_OF[kind], name)
+
+
+def with_policy(nodes: Nodes, kind: str, name: str, asked: Mapping[str, Any], *, own: bool = False) -> dict[str, Any]:
+    """What a "queue" or an "exchange" is to be that is asked for with these attributes. `own`: it is made for somebody's links,
+    and not for its name."""
+    attributes = dict(asked)
+    if attributes.pop(policies.AS_IS, False):
+        return attributes
+    policy = policy_for(nodes, kind, name)
+    return attributes if policy is None else policies.merged(policy, attributes, FOR_ANY if own else None)
+
+
+def bytes_of_own(nodes: Nodes, name: str) -> int:
+    """The limit of a queue of this name that is made for somebody's links."""
+    arguments = arguments_of(with_policy(nodes, "queue", name, {}, own=True))
+    return int(arguments.get(queue_arguments.MAX_BYTES, nodes.default_queue_bytes))
+
+
+def plan_queue(
+    nodes: Nodes, name: str, uuid: str, asked: dict[str, Any], owner: str = "", *, own: bool = False
+) -> tuple[str, Command]:
+    """(log, command) that creates a queue of this owner's; Refused when it exists or its attributes make no sense. `own`: see
+    `with_policy`."""
+    attributes = with_policy(nodes, "queue", name, asked, own=own)
+    try:
+        return _plan_queue(nodes, name, uuid, attributes, owner)
+    except Refused as refusal:
+        raise _with_blame(nodes, "queue", name, attributes != asked, refusal) from None
+
+
+def _with_blame(nodes: Nodes, kind: str, name: str, differs: bool, refusal: Refused) -> Refused:
+    """The same, with the policy that may have brought what is refused."""
+    policy = policy_for(nodes, kind, name) if differs else None
+    if policy is None:
+        return refusal
+    return Refused(refusal.status, f"{refusal.text}; the {policy.kind} policy {policy.pattern!r} has a part in what it asks for")
+
+
+def _plan_queue(nodes: Nodes, name: str, uuid: str, attributes: dict[str, Any], owner: str) -> tuple[str, Command]:
     _check_name("queue", name)
     if name in nodes.queues:
         raise Refused(409, f"a queue named {name!r} exists already")
@@ -140,10 +188,11 @@ def plan_subscription(
     if nodes.version_of(log) < SUBSCRIPTIONS_SINCE:
         has = f"the cluster has version {nodes.version_of(log)} until every broker is upgraded"
         raise Refused(501, f"a subscription that lasts needs machine version {SUBSCRIPTIONS_SINCE}, and {has}")
-    arguments = {AUTO_DELETE_TIMEOUT: keep_s} if keep_s else {}
+    attributes = with_policy(nodes, "queue", name, {}, own=True)
+    arguments = arguments_of(attributes) | ({AUTO_DELETE_TIMEOUT: keep_s} if keep_s else {})
     _check_arguments(name, arguments)
     made = QueueAdd(
-        needs=SUBSCRIPTIONS_SINCE,
+        needs=max(SUBSCRIPTIONS_SINCE, _version_of(arguments)),
         uuid=uuid,
         name=name,
         level="all" if log == CLUSTER else "none",
@@ -151,6 +200,7 @@ def plan_subscription(
         auto_delete=bool(keep_s) or not terms.lasting,
         exclusive=not terms.shared,
         arguments=arguments,
+        alternate=_alternate(nodes, attributes),
         owner=owner,
         subscription=terms.to_dict(),
     )
@@ -161,14 +211,15 @@ def plan_subscription(
 def plan_dynamic(nodes: Nodes, kind: str, name: str, uuid: str, policy: LifetimePolicy, owner: str) -> tuple[str, Command]:
     """(log, command) that creates a dynamic node, a "queue" or an "exchange", of this broker alone; Refused."""
     if kind == "queue":
-        log, queue = plan_queue(nodes, name, uuid, {"replicate": "none"}, owner)
+        log, queue = plan_queue(nodes, name, uuid, {"replicate": "none"}, owner, own=True)
         return log, structs.replace(queue, lifetime=str(policy))
-    log, exchange = plan_exchange(nodes, name, uuid, {"exchangeType": "topic", "replicate": "none"})
+    log, exchange = plan_exchange(nodes, name, uuid, {"exchangeType": "topic", "replicate": "none", policies.AS_IS: True})
     return log, structs.replace(exchange, lifetime=str(policy))
 
 
-def plan_exchange(nodes: Nodes, name: str, uuid: str, attributes: dict[str, Any]) -> tuple[str, Command]:
+def plan_exchange(nodes: Nodes, name: str, uuid: str, asked: dict[str, Any]) -> tuple[str, Command]:
     """(log, command) that creates an exchange."""
+    attributes = with_policy(nodes, "exchange", name, asked)
     _check_name("exchange", name)
     kind = attributes.get("exchangeType", "direct")
     if kind not in KINDS:
@@ -219,6 +270,61 @@ def plan_alteration(nodes: Nodes, kind: str, name: str, attributes: dict[str, An
         text = f"needs machine version {needs}, and the cluster has version {has} until every broker is upgraded"
         raise Refused(409, f"{kind} {name!r}: to change it {text}")
     return node.log, Alter(uuid=node.uuid, arguments=arguments, alternate=alternate, applies=applies)
+
+
+def plan_policy(nodes: Nodes, kind: str, pattern: str, body: Mapping[str, Any], *, there: bool) -> tuple[str, Command]:
+    """(log, command) that makes a policy, or changes the one that is `there`: what is not named stays, and arguments are named
+    one by one, None for one that it is to have no more. Refused."""
+    what = f"{kind} policy {pattern!r}"
+    _check_name(f"{kind} policy", pattern)
+    log = CLUSTER if nodes.clustered else LOCAL
+    stands = nodes.policy_in(log, kind, pattern)
+    if (stands is not None) is not there:
+        raise Refused(404, f"there is no {what}") if there else Refused(409, f"a {what} exists already: update it")
+    for attribute in body.keys() - _OF_POLICIES[kind]:
+        raise Refused(400, f"{what}: it has no {attribute!r} (it has {', '.join(sorted(_OF_POLICIES[kind]))})")
+    before = {} if stands is None else stands.attributes
+    changed = {**before.get("arguments", {}), **arguments_of(body)}
+    attributes: dict[str, Any] = {**before, **body}
+    attributes["arguments"] = {name: value for name, value in changed.items() if value is not None}
+    by_use = bool(attributes.pop("byUse", True if stands is None else stands.by_use))
+    attributes = {name: value for name, value in attributes.items() if value not in (None, "", False, {})}
+    if "replicate" in attributes:
+        _level_of(nodes, attributes["replicate"])
+    needs = _needs_of_policy(nodes, what, kind, attributes)
+    has = nodes.version_of(log)
+    if needs > has:
+        text = f"needs machine version {needs}, and the cluster has version {has} until every broker is upgraded"
+        raise Refused(409, f"{what}: it {text}")
+    return log, PolicyAdd(kind=kind, pattern=pattern, attributes=attributes, by_use=by_use, needs=needs)
+
+
+def _needs_of_policy(nodes: Nodes, what: str, kind: str, attributes: dict[str, Any]) -> int:
+    """The machine version that these attributes of a policy need; Refused when nothing could be made with them."""
+    arguments = attributes.get("arguments", {})
+    alternate = _alternate(nodes, attributes)
+    found = nodes.exchanges.get(alternate) if alternate else None
+    if found is not None and nodes.clustered and not found.replicated:
+        raise Refused(409, f"{what}: exchange {alternate!r} is this broker's alone, and the policy is every broker's")
+    if kind == "topic":
+        _check_known(what, arguments, frozenset({"qpid.replicate"}))
+        if attributes.get("exchangeType", "topic") not in KINDS:
+            raise Refused(400, f"{what}: {attributes['exchangeType']!r} is no exchange type: use {', '.join(KINDS)}")
+        return PolicyAdd.SINCE
+    try:
+        _check_arguments("that it is for", arguments)
+        _check_alternate("that it is for", alternate, arguments)
+    except Refused as refusal:
+        raise Refused(refusal.status, f"{what}: {refusal.text}") from None
+    return max(PolicyAdd.SINCE, _version_of(arguments))
+
+
+def plan_policy_removal(nodes: Nodes, kind: str, pattern: str) -> tuple[str, Command]:
+    """(log, command) that deletes a policy; Refused."""
+    log = next((log for log in (CLUSTER, LOCAL) if nodes.policy_in(log, kind, pattern) is not None), "")
+    if not log:
+        raise Refused(404, f"there is no {kind} policy {pattern!r}")
+    return log, PolicyDel(kind=kind, pattern=pattern)
 
 
 def plan_binding(nodes: Nodes, exchange: str, queue: str, key: str, arguments: dict[str, Any]) -> tuple[str, Command]:
@@ -284,6 +390,10 @@ def plan_exchange_removal(nodes: Nodes, name: str) -> tuple[str, Command]:
     user = next((queue.name for queue in nodes.queues.values() if queue.definition.alternate == name), None)
     if user is not None:
         raise Refused(409, f"exchange {name!r} is the alternate exchange of queue {user!r}; delete that first")
+    policy = next((each for each in nodes.policies() if each.attributes.get("alternateExchange") == name), None)
+    if policy is not None:
+        text = f"the alternate exchange of the {policy.kind} policy {policy.pattern!r}; delete or update that first"
+        raise Refused(409, f"exchange {name!r} is {text}")
     return node.log, ExchangeDel(uuid=node.uuid)
 
 

@@ -54,6 +54,8 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
         *("alternateExchange", "arguments"),
     ),
     "binding": ("exchange", "queue", "key", "arguments", "replicate"),
+    "QueuePolicy": ("byUse", "durable", "autoDelete", "exclusive", "replicate", "alternateExchange", "arguments"),
+    "TopicPolicy": ("byUse", "durable", "replicate", "exchangeType", "alternateExchange", "arguments"),
     "connection": (
         *("id", "address", "container", "processName", "processId", "mechanism", "user", "encrypted", "certificate"),
         *("connected_s", "idle_s", "unread_s", "messagesIn", "messagesOut"),
@@ -71,6 +73,8 @@ _OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "queue": ("CREATE", "UPDATE", "DELETE", "PURGE", "MOVE", "REROUTE", "PEEK"),
     "exchange": ("CREATE", "UPDATE", "DELETE"),
     "binding": ("CREATE", "DELETE"),
+    "QueuePolicy": ("CREATE", "UPDATE", "DELETE"),
+    "TopicPolicy": ("CREATE", "UPDATE", "DELETE"),
     "ha": ("PROMOTE", "STOP", "SET", "BOOTSTRAP", "SET-ROLE", "TAKEOVER", "ADD-BROKER", "REMOVE-BROKER"),
     "acl": ("RELOAD",),
     "log": ("SET",),

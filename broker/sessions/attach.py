@@ -84,7 +84,7 @@ class Attacher(Output, Protocol):
         """A node was made for this link: `undo` is called when the link has ended."""
 
 
-_CONDITIONS = {400: "amqp:invalid-field", 409: "amqp:resource-limit-exceeded", 501: "amqp:not-implemented"}
+_CONDITIONS = {400: "amqp:invalid-field", 404: "amqp:not-found", 409: "amqp:resource-limit-exceeded", 501: "amqp:not-implemented"}
 """Status of a refusal -> what a link is told."""
 
 

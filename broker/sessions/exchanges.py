@@ -17,12 +17,12 @@ from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
 from broker.core.commands import Bind
 from broker.core.filters import NO_LOCAL, Filter
-from broker.core.nodes import LOCAL, ExchangeNode, QueueNode
-from broker.core.planning import plan_queue
+from broker.core.nodes import LOCAL, ExchangeNode, QueueNode, Refused
+from broker.core.planning import bytes_of_own, plan_queue
 from broker.core.selector.selected import SELECTING
 from broker.core.subscriptions import SHARED, Gate
 from broker.sessions import routing
-from broker.sessions.attach import Attach, Output
+from broker.sessions.attach import Attach, Output, refused
 from broker.sessions.guard import UNAUTHORIZED
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Denied, Producer, Upload
@@ -178,7 +178,7 @@ class Exchanges:
         """Make a queue with this binding, and attach the link to it; Condition when that cannot be."""
         nodes, user = self.logs.nodes, attach.session.rights.user
         name = f"{exchange.name[:50]}_{self._new_id()}"  # a name that was as long as may be would have no room for more
-        needs = questions.subscribe(exchange, name, key, nodes.default_queue_bytes)
+        needs = questions.subscribe(exchange, name, key, bytes_of_own(nodes, name))
         attach.demand(needs)
         check_binding(exchange, key, arguments)
         gate = _gate(attach)
@@ -190,7 +190,10 @@ class Exchanges:
         attributes = {"replicate": "none", "autoDelete": True, "exclusive": True}
         local = self.logs.ledgers[LOCAL]
         queue_id = self._new_id()
-        _, create = plan_queue(nodes, name, queue_id, attributes, self._quota.owner(user))
+        try:
+            _, create = plan_queue(nodes, name, queue_id, attributes, self._quota.owner(user), own=True)
+        except Refused as refusal:
+            raise refused(refusal) from None
         bind = Bind(exchange=exchange.uuid, queue=queue_id, key=key, arguments=arguments)
 
         def made(reason: str) -> None:

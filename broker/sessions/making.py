@@ -23,7 +23,7 @@ from broker.core.addresses import exchange_in, queue_in
 from broker.core.commands import Command, ExchangeDel, QueueAdd, QueueDel, QueueDelIfEmpty
 from broker.core.dynamic import LifetimePolicy, matches, policy_of
 from broker.core.nodes import LOCAL, QueueNode, Refused
-from broker.core.planning import plan_dynamic, plan_exchange, plan_queue
+from broker.core.planning import plan_dynamic, plan_exchange, plan_queue, policy_for, with_policy
 from broker.sessions.attach import Attach, refused
 from broker.sessions.logs import Logs
 from broker.sessions.queues import Queues
@@ -134,9 +134,10 @@ class Making:
         kind, name = self._named(attach)
         if not kind or attach.made:
             return False
-        body: dict[str, Any] = {"exchangeType": "topic"} if kind == "exchange" else {}
-        self._demand(attach, kind, name, body)
         nodes, owner, uuid = self._logs.nodes, self._quota.owner(attach.session.rights.user), self._new_id()
+        wanted = with_policy(nodes, kind, name, {})
+        body: dict[str, Any] = {"exchangeType": wanted.get("exchangeType", "topic")} if kind == "exchange" else {}
+        self._demand(attach, kind, name, wanted | body)
         try:
             plan = plan_queue(nodes, name, uuid, body, owner) if kind == "queue" else plan_exchange(nodes, name, uuid, body)
         except Refused as refusal:
@@ -161,9 +162,14 @@ class Making:
         kinds = ("exchange",) if TOPICS & capabilities else ("queue",) if QUEUES & capabilities else ("queue", "exchange")
         for kind in kinds:
             name = names[kind]
-            if name and not name.startswith("$") and matches(self._patterns[kind], name):
+            if name and not name.startswith("$") and (matches(self._patterns[kind], name) or self._by_policy(kind, name)):
                 return kind, name
         return "", ""
+
+    def _by_policy(self, kind: str, name: str) -> bool:
+        """Whether the policy that counts for this name says that using it makes it."""
+        policy = policy_for(self._logs.nodes, kind, name)
+        return policy is not None and policy.by_use
 
     # ---- both
 

@@ -23,7 +23,7 @@ from broker.core.commands import Bind, Command, QueueDel, Unbind
 from broker.core.exchange import fault_of
 from broker.core.filters import NO_LOCAL
 from broker.core.nodes import ExchangeNode, QueueNode, Refused
-from broker.core.planning import plan_subscription
+from broker.core.planning import bytes_of_own, plan_subscription
 from broker.core.subscriptions import DELIMITER, GLOBAL, SHARED, Terms, base64_of, named
 from broker.sessions.attach import Attach, refused
 from broker.sessions.consumer import Subscription
@@ -125,7 +125,7 @@ class Subscriptions:
     def _needs(self, attach: Attach, exchange: ExchangeNode, key: str, terms: Terms) -> Lookups:
         nodes = self._logs.nodes
         asked = questions.subscribe(
-            exchange, terms.queue, key, nodes.default_queue_bytes, lasting=terms.lasting, shared=terms.shared
+            exchange, terms.queue, key, bytes_of_own(nodes, terms.queue), lasting=terms.lasting, shared=terms.shared
         )
         return *asked, Lookup("consume", "queue", {"name": terms.queue})
 

@@ -25,6 +25,7 @@ from cli.output import Column, show_json, show_table, text, warn
 NAME = "qpid-config"
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
 _TYPES = ("broker", "queue", "exchange", "binding", "connection", "subscription", "ha", "history", "acl", "drain", "route")
+_POLICIES = ("QueuePolicy", "TopicPolicy")
 _REPLICATED = ("all", "configuration")
 
 _ARGUMENTS = {
@@ -94,6 +95,7 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
         (("--force-if-used",), {"is_flag": True, "help": "del queue: even if it has consumers."}),
         (("--count",), {"metavar": "N", "type": click.IntRange(1), "help": "purge, move, reroute: so many messages at most."}),
         (("--filter", "selector"), {"metavar": "SELECTOR", "help": "purge, move, reroute: messages that this selector matches."}),
+        (("--made-only",), {"is_flag": True, "help": "add QueuePolicy, TopicPolicy: using a name makes nothing."}),
         (
             ("--show-property", "properties"),
             {"metavar": "P", "multiple": True, "help": "list: show this property; may be repeated."},
@@ -186,13 +188,16 @@ def _meant(words: tuple[str, ...]) -> tuple[Callable[[Task], Coroutine[Any, Any,
             return unbind, (exchange, queue, *rest)
         case verb, *rest if verb in _VERBS and _VERBS[verb][1] <= len(rest) <= _VERBS[verb][2]:
             return _VERBS[verb][0], tuple(rest)
+        case (("add" | "update" | "del" as verb), ("QueuePolicy" | "TopicPolicy" as type), pattern):
+            return {"add": add_policy, "update": update_policy, "del": del_policy}[verb], (type, pattern)
         case "list", type:
-            if type not in _TYPES:
-                raise click.UsageError(f"there is nothing of type {type!r}; there are: {', '.join(_TYPES)}")
+            if type not in (*_TYPES, *_POLICIES):
+                raise click.UsageError(f"there is nothing of type {type!r}; there are: {', '.join((*_TYPES, *_POLICIES))}")
             return listing, (type,)
         case (("add" | "del" | "update" as verb), type, _) if type not in ("exchange", "queue"):
             raise click.UsageError(
-                f"cannot {verb} anything of type {type!r}; queues and exchanges can be made, changed and deleted"
+                f"cannot {verb} anything of type {type!r}; queues, exchanges, QueuePolicy and TopicPolicy can be made, changed "
+                "and deleted"
             )
         case _:
             raise click.UsageError(f"{' '.join(words)!r} is not a command, or has too many or too few words")
@@ -318,6 +323,32 @@ async def update(task: Task) -> dict[str, Any]:
         if not given:
             del body[field]
     return await task.ask("UPDATE", type, body, name)
+
+
+def _policy(task: Task) -> dict[str, Any]:
+    """What the options say of a policy. The type of a topic's exchange is an argument, as in qpidd."""
+    body = _definition(task) | ({"byUse": False} if task.options["made_only"] else {})
+    if "exchange-type" in body["arguments"]:
+        body["exchangeType"] = body["arguments"].pop("exchange-type")
+    return {field: value for field, value in body.items() if field == "byUse" or value}
+
+
+async def add_policy(task: Task) -> dict[str, Any]:
+    """Make a policy for names; what the broker says of it."""
+    type, pattern = task.words
+    return await task.ask("CREATE", type, _policy(task), pattern)
+
+
+async def update_policy(task: Task) -> dict[str, Any]:
+    """Change a policy; what the broker says of it."""
+    type, pattern = task.words
+    return await task.ask("UPDATE", type, _policy(task), pattern)
+
+
+async def del_policy(task: Task) -> dict[str, Any]:
+    """Remove a policy: what was made with it stays."""
+    type, pattern = task.words
+    return await task.ask("DELETE", type, None, pattern)
 
 
 async def del_exchange(task: Task) -> dict[str, Any]:

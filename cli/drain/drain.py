@@ -253,9 +253,10 @@ class Drain:
             raise endings.Refused(f"the target has changed meanwhile: {'; '.join(f'{what}: {why}' for what, why in problems)}")
 
     async def _make(self, side: Side, creates: Sequence[tuple[str, str, dict[str, Any]]]) -> None:
+        as_is = {"asIs": True} if (await self._status(side)).get("asIs") else {}  # an older broker has no policies
         for type, name, body in creates:
             try:
-                await side.ask("CREATE", type, name, body)
+                await side.ask("CREATE", type, name, body if type == "binding" else body | as_is)
             except ManagementError as error:
                 if error.status != 409:
                     raise

@@ -290,6 +290,8 @@ def test_the_node_tells_its_types_and_what_they_have_by_amqp_management() -> Non
         client = b.client()
         client.request("CREATE", "binding", "", {"exchange": "amq.topic", "queue": "q", "key": "k"})
         client.receiver("q")
+        for kind in ("QueuePolicy", "TopicPolicy"):
+            client.request("CREATE", kind, "x", {"byUse": True})
         b.lead.ledger.change(Term(epoch=3, primary="a:1", reason="asked", ts="2026-01-01", gap_ms=7), lambda reason: None)
         b.settle()
 

@@ -19,6 +19,27 @@ OF_ALTERATIONS = {
         "_to_json(json.loads(command.text) | more)",
         "command.text",
     ),
+    "makes-without-policies": Bug(
+        "makes queues without what the policy for their names says",
+        "broker.core.planning",
+        "with_policy",
+        "if policy is None",
+        "if True",
+    ),
+    "checkpoint-forgets-policies": Bug(
+        "leaves the policies for names out of a checkpoint",
+        "broker.core.definitions",
+        "Definitions.commands",
+        "*self.policies.values(), ",
+        "",
+    ),
+    "forgets-that-a-policy-has-changed": Bug(
+        "answers that a policy has changed, and keeps it as it was",
+        "broker.core.definitions",
+        "Definitions._add_policy",
+        "self.policies[command.identity] = command",
+        "self.policies.setdefault(command.identity, command)",
+    ),
     "moves-in-two-batches": Bug(
         "takes messages that are moved off their queue when they are committed on the other one",
         "broker.sessions.bulk",

@@ -523,6 +523,13 @@ class Faults:
         self._world.operators.ask(primary, "UPDATE", "queue", "q0", {"arguments": {"note": action.at_s}})
         return None
 
+    def _policy(self, action: Action) -> str | None:
+        """From now on the queues that `_new_queue` makes have a note, another one each time."""
+        body = {"arguments": {"note": action.at_s}}
+        self._world.operators.until_done("CREATE", "QueuePolicy", "extra", body)
+        self._world.operators.until_done("UPDATE", "QueuePolicy", "extra", body)
+        return None
+
     def _new_exchange(self, action: Action) -> str | None:
         """Make an exchange and bind it to a queue, or take it away again."""
         if action.choice < 0.3:

@@ -300,6 +300,14 @@ _ALTERED = _plan(
     checkpoint_bytes=2048,
     duration_s=4.0,
 )
+_DECREED = _plan(
+    BUSY,
+    *(Action(0.9 + 0.4 * number, "policy") for number in range(3)),
+    *(Action(1.6 + 0.5 * number, "kill", "primary" if number % 2 else "backup", seconds=0.2) for number in range(5)),
+    *(Action(2.6 + 0.3 * number, "new-queue", choice=0.1) for number in range(5)),
+    checkpoint_bytes=2048,
+    duration_s=4.5,
+)
 
 PROVOKED: dict[str, Plan] = {
     "raises-who-is-to-follow": _plan(BUSY, Action(1.0, "role", 2), Action(2.0, "role", 2), Action(3.0, "role", 3), spares=1),
@@ -309,6 +317,9 @@ PROVOKED: dict[str, Plan] = {
     "asks-for-what-no-disk-has": _WITNESSED_SLOWLY,
     "keeps-what-was-altered": _ALTERED,
     "checkpoint-forgets-alterations": _ALTERED,
+    "makes-without-policies": _DECREED,
+    "checkpoint-forgets-policies": _DECREED,
+    "forgets-that-a-policy-has-changed": _DECREED,
     "moves-in-two-batches": _OPERATED,
     "moves-before-it-puts": _OPERATED,
     "backups-know-no-duplicates": DUPLICATES,

@@ -210,6 +210,21 @@ def test_queues_exchanges_and_bindings_are_made_listed_and_removed(url: str, thr
     assert json_of("qpid-config", "-b", url, "queues", "orders") == []
 
 
+def test_a_policy_for_names_counts_on_the_next_primary_too(url: str, three: Cluster) -> None:
+    config = ("qpid-config", "-b", url)
+    assert ok(*config, "add", "QueuePolicy", "ruled.", "--made-only", "--max-queue-count", "7") == ""
+    assert ok(*config, "update", "QueuePolicy", "ruled.", "--argument", "x-delivery-limit=3") == ""
+    (told,) = json_of(*config, "list", "QueuePolicy")
+    rule = {"qpid.max_count": 7, "x-delivery-limit": 3}
+    assert (told["name"], told["byUse"], told["arguments"]) == ("ruled.", False, rule)
+    ok("qpid-ha", "promote", "-b", backup_of(three).address)
+    ok(*config, "add", "queue", "ruled.one", "--replicate", "all")
+    (made,) = json_of(*config, "queues", "ruled.one")
+    assert made["arguments"] == rule
+    assert ok(*config, "del", "QueuePolicy", "ruled.") == ""
+    ok(*config, "del", "queue", "ruled.one")
+
+
 @pytest.mark.parametrize("kind", ["broker", "queue", "exchange", "binding", "connection", "subscription", "ha", "history"])
 def test_everything_of_a_type_can_be_listed(url: str, kind: str) -> None:
     items = json_of("qpid-config", "-b", url, "list", kind)

@@ -35,6 +35,8 @@ from tests.simulation.history import Discharged, History, Key, Outcome, is_whole
 from tests.simulation.layouts import FROM
 
 _MASK = (1 << 64) - 1
+_POLICY_KNOWN_MS = 500
+"""So long after it was committed, every primary that makes a queue knows a policy."""
 
 
 class Queue:
@@ -158,6 +160,9 @@ class Reference:
         """Queue or exchange -> what the digest has of its arguments."""
         self._names: set[tuple[str, str]] = set()
         self._bindings: dict[tuple[str, str, str], str] = {}
+        self._policies: dict[tuple[str, str], tuple[str, int]] = {}
+        """Kind and pattern of a policy -> its attributes, as text, and when its batch was made."""
+        self._now_ms = 0
         self._routes: set[tuple[str, ...]] = set()
         self.settings: dict[str, str] = {}
         """What the cluster agrees on, as text."""
@@ -198,7 +203,7 @@ class Reference:
         header = batch.header
         if header.epoch < self.epoch:
             self.faults.append(f"committed changed: batch {header.index} is of epoch {header.epoch}, after epoch {self.epoch}")
-        self.index, self.epoch = header.index, max(header.epoch, self.epoch)
+        self.index, self.epoch, self._now_ms = header.index, max(header.epoch, self.epoch), header.timestamp_ms
         self.batches[header.index] = batch.data
         self.epochs[header.index] = header.epoch
         for run in batch.runs:
@@ -513,6 +518,7 @@ class Reference:
         match change.get("op"):
             case "queue-add":
                 if self._claim("queue", change):
+                    self._judge_policy(change)
                     self.names[change["uuid"]] = change["name"]
                     if change["level"] != "configuration":
                         self._place(change)
@@ -530,8 +536,8 @@ class Reference:
                 self._drop("exchange", change["uuid"], 0)
             case "bind":
                 self._bind((change["exchange"], change["queue"], change["key"]), change)
-            case "setting":
-                self._set(change)
+            case "setting" | "policy-add" | "policy-del":
+                self._set(change) if change["op"] == "setting" else self._decree(change)
             case "alter":
                 if change["uuid"] in self._definitions:
                     self._describe(change["uuid"], change)
@@ -555,6 +561,24 @@ class Reference:
         if found not in self._routes:
             self._routes.add(found)
             self._add(hash(("route", change["uuid"], change["key"])))
+
+    def _decree(self, change: dict[str, Any]) -> None:
+        """From here on a policy is so, or is no more."""
+        key = change["kind"], change["pattern"]
+        if key in self._policies:
+            self._add(-hash(("policy", *key, self._policies.pop(key)[0])))
+        if change["op"] == "policy-add":
+            attributes = json.dumps(change["attributes"], sort_keys=True)
+            self._policies[key] = attributes, self._now_ms
+            self._add(hash(("policy", *key, attributes)))
+
+    def _judge_policy(self, change: dict[str, Any]) -> None:
+        """A queue was made: by a primary that has known the policy for its name for long, and so with what that says."""
+        for (kind, pattern), (attributes, since_ms) in self._policies.items():
+            if kind == "queue" and change["name"].startswith(pattern) and since_ms <= self._now_ms - _POLICY_KNOWN_MS:
+                wanted = json.loads(attributes).get("arguments", {})
+                if not wanted.items() <= change["arguments"].items():
+                    self.faults.append(f"policy: batch {self.index} makes queue {change['name']} without what {pattern!r} says")
 
     def _set(self, change: dict[str, Any]) -> None:
         key, value = change["key"], json.dumps(change["value"], sort_keys=True)
@@ -677,6 +701,8 @@ def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
         found += hash((*key, json.dumps(binding.arguments, sort_keys=True)))
     for setting in state.definitions.settings.values():
         found += hash(("setting", setting.key, json.dumps(setting.value, sort_keys=True)))
+    for policy in state.definitions.policies.values():
+        found += hash(("policy", policy.kind, policy.pattern, json.dumps(policy.attributes, sort_keys=True)))
     for route in state.definitions.routes.values():
         found += hash(("route", route.uuid, route.key))
     for number, held in state.held.items():
