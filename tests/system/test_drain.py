@@ -221,6 +221,7 @@ def test_a_deadline_ends_a_drain_what_will_not_fit_is_told_before_and_what_is_re
 def test_a_store_whose_broker_does_not_run_is_drained_marked_and_deleted_when_that_is_asked_for(tmp_path: Path) -> None:
     with source(tmp_path / "old") as old, standalone(tmp_path / "new") as new:
         words = ("qpid-drain", "--store", old.store, "--to", new.address)
+        new.create("QueuePolicy", "*", arguments={"qpid.max_count": 1, "qpid.policy_type": "ring"})  # not for what is moved
         in_use = run(*words)
         assert (in_use.status, "is in use by process" in in_use.err) == (1, True)
         old.kill()
