@@ -14,7 +14,7 @@ from collections.abc import Callable
 from twisted.logger import Logger
 
 from ha.core.effects import State
-from ha.core.replica import ReplicaStatus
+from ha.core.status import ReplicaStatus
 
 _log = Logger(namespace="ha")
 SETTLED_S = 1.0

@@ -26,7 +26,7 @@ from broker.core.records import message_runs
 from broker.service import Broker
 from broker.telemetry import TelemetryWriter, delay_to_next_sample_s
 from ha.core.queue_lag import Marks, Standstill, Totals, totals
-from ha.core.replica import ReplicaStatus
+from ha.core.status import ReplicaStatus
 from ha.log.retention import GROWTH
 from ha.progress_clock import Lag, ProgressClock
 from ha.replicated_log import ReplicatedLog

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
 
-from ha.core.replica import PeerStatus, ReplicaStatus
+from ha.core.status import PeerStatus, ReplicaStatus
 
 _FINE = 4096
 _COARSE = 36_000

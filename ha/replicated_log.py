@@ -46,8 +46,9 @@ from ha.core.log import Log
 from ha.core.membership import Change, Membership
 from ha.core.messages import Append, Message, Position, SnapshotChunk
 from ha.core.progress import Pace
-from ha.core.replica import Replica, ReplicaStatus
+from ha.core.replica import Replica
 from ha.core.settings import ReplicaSettings
+from ha.core.status import ReplicaStatus
 from ha.core.witness import attested_fields, attested_from
 from ha.log.applying import Applying
 from ha.log.bodies import read_verified

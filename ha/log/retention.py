@@ -36,8 +36,8 @@ from broker.disk.journal import Journal
 from broker.disk.recovery import Body
 from broker.disk.segments import FIRST_BATCH
 from ha.core.log import Log
-from ha.core.replica import ReplicaStatus
 from ha.core.settings import MIB
+from ha.core.status import ReplicaStatus
 from ha.snapshots import Snapshots
 
 _log = Logger(namespace="ha")

@@ -51,8 +51,8 @@ BUGS = {
     **OF_TRANSACTIONS,
     "votes-twice": Bug(
         "votes for whoever asks, a second time in an epoch too",
-        "ha.core.replica",
-        "Replica._on_vote",
+        "ha.core.voter",
+        "Voter.on_vote",
         "voted_for = member.voted_for if message.epoch == member.epoch else None",
         "voted_for = None",
     ),
@@ -79,8 +79,8 @@ BUGS = {
     ),
     "votes-for-older-logs": Bug(
         "votes without comparing the logs",
-        "ha.core.replica",
-        "Replica._objection",
+        "ha.core.voter",
+        "Voter._objection",
         "found = objection(theirs, member.position, member.floor)",
         'found = ""',
     ),
@@ -114,24 +114,24 @@ BUGS = {
     ),
     "gives-up-on-newer-logs": Bug(
         "gives up, though it is insisted on, when others have newer logs, and asks none of them to stand first",
-        "ha.core.replica",
-        "Replica._seek",
+        "ha.core.candidacy",
+        "Candidacy._seek",
         "if best:",
         "if best == member.me:",
     ),
     "leaves-it-at-the-better-one": Bug(
         "lets the better broker be the primary that it has asked to stand first, and asks for no handover",
-        "ha.core.replica",
-        "Replica._set_back",
+        "ha.core.candidacy",
+        "Candidacy._set_back",
         "if insisting and pursuit is not None:",
         "if False:",
     ),
     "stands-unasked": Bug(
         "campaigns as soon as the link to its primary breaks",
-        "ha.core.replica",
-        "Replica.disconnected",
+        "ha.core.candidacy",
+        "Candidacy.primary_lost",
         "if self._handover_by is not None:",
-        "if self._campaign is None:",
+        "if self.campaign is None:",
     ),
     "serves-early": Bug(
         "is active before a batch of its own epoch is committed",
@@ -552,15 +552,15 @@ for _, waits in self._proposed:
     ),
     "votes-below-its-floor": Bug(
         "votes, with a damaged store, for a log that may lack what the store has lost",
-        "ha.core.replica",
-        "Replica._objection",
+        "ha.core.voter",
+        "Voter._objection",
         "objection(theirs, member.position, member.floor)",
         "objection(theirs, member.position, None)",
     ),
     "stands-below-its-floor": Bug(
         "stands for election with a damaged store",
-        "ha.core.replica",
-        "Replica._unfit",
+        "ha.core.candidacy",
+        "Candidacy.unfit",
         "return member.halted or unfitness(member.position, member.floor)",
         "return member.halted",
     ),
@@ -593,8 +593,8 @@ for _, waits in self._proposed:
     ),
     "counts-answers-to-other-campaigns": Bug(
         "counts answers that an older campaign has asked for",
-        "ha.core.replica",
-        "Replica._on_pre_vote_reply",
+        "ha.core.candidacy",
+        "Candidacy.on_pre_vote_reply",
         "campaign.round is Round.PRE_VOTE and campaign.number == message.campaign:",
         "campaign.round is Round.PRE_VOTE:",
     ),
@@ -602,26 +602,20 @@ for _, waits in self._proposed:
         "stands for election because a primary of an older epoch has let it go",
         "ha.core.replica",
         "Replica._on_message",
-        """\
-                    current
-                    and isinstance(role, Backup)
-                    and role.primary == sender
-""",
-        """\
-                    isinstance(role, Backup)
-""",
+        "if current and isinstance(role, Backup) and role.primary == sender:",
+        "if isinstance(role, Backup):",
     ),
     "counts-blank-votes": Bug(
         "gives, with a blank store, a vote that counts like any other",
-        "ha.core.replica",
-        "Replica._on_vote",
+        "ha.core.voter",
+        "Voter.on_vote",
         "not reason, member.blank, reason",
         "not reason, False, reason",
     ),
     "promises-blank-votes": Bug(
         "says, with a blank store, that it would give a vote that counts like any other",
-        "ha.core.replica",
-        "Replica._on_pre_vote",
+        "ha.core.voter",
+        "Voter.on_pre_vote",
         "not reason, member.blank, reason",
         "not reason, False, reason",
     ),
@@ -676,8 +670,8 @@ for _, waits in self._proposed:
     ),
     "witness-votes-for-whoever-asks": Bug(
         "votes, as a witness, for a broker that lacks what it attests and the other one alone has",
-        "ha.core.replica",
-        "Replica._objection",
+        "ha.core.voter",
+        "Voter._objection",
         "return objection_of(member.attested, theirs) if found and member.attested is not None else found",
         'return "" if member.attested is not None else found',
     ),

@@ -669,7 +669,7 @@ def _name_of(ledger: Ledger, reference: Reference) -> str:
 
 def _is_late(log: ReplicatedLog, message: Message) -> bool:
     """Whether a message is of an older term, or answers an older campaign than the one that is under way."""
-    replica, campaign = log.replica, log.replica._campaign
+    replica, campaign = log.replica, log.replica._candidacy.campaign
     match message:
         case VoteReply():
             return message.epoch <= replica.epoch and message.for_epoch < replica.epoch
@@ -681,7 +681,7 @@ def _is_late(log: ReplicatedLog, message: Message) -> bool:
 
 def _standing(log: ReplicatedLog) -> tuple[Any, ...]:
     """What a message may change of a member: its role, its log, its votes, and what it knows of the others' logs."""
-    it, campaign = log.replica.status(0.0), log.replica._campaign
+    it, campaign = log.replica.status(0.0), log.replica._candidacy.campaign
     votes = campaign and (campaign.round, sorted(campaign.tally.granted), sorted(campaign.tally.provisional))
     peers = tuple((peer.address, peer.progress, peer.match_index, peer.received_index, peer.sent_index) for peer in it.peers)
     return it.state, it.epoch, it.primary, it.last_index, it.last_epoch, it.commit_index, it.told_commit, peers, votes

@@ -1,0 +1,84 @@
+"""The office that a member holds: a backup, a witness, or the primary; and what has been told of it.
+
+Life of an office: a member follows when it starts, leads when it is elected, and follows again when its term is over. Each office
+of an epoch is a new `Backup`, `Witness` or `Primary`. Who changes it announces it at once, so that effects which follow in the
+same list are those of the new office.
+
+Invariant: the edge is told of each change once, in the order in which they happened.
+"""
+
+from __future__ import annotations
+
+from ha.core.backup import Backup
+from ha.core.effects import State, StateChanged, WritableChanged
+from ha.core.member import Member
+from ha.core.primary import Primary
+from ha.core.witness import Witness
+
+
+class Office:
+    """`role` is what `member` does in this epoch."""
+
+    __slots__ = ("_announced", "_writable", "member", "role")
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self._announced: tuple[State, int, str] | None = None
+        self._writable = False
+        self.role: Backup | Primary = self._follower()
+
+    @property
+    def state(self) -> State:
+        """In Apache Qpid's words."""
+        role = self.role
+        if isinstance(role, Backup):
+            return role.state
+        if not role.active:
+            return State.RECOVERING
+        return State.STANDALONE if self.member.settings.standalone else State.ACTIVE
+
+    @property
+    def primary(self) -> str:
+        """The primary's address, or "" when none is known."""
+        return self.role.primary if isinstance(self.role, Backup) else self.member.me
+
+    @property
+    def writable(self) -> bool:
+        """Whether batches may be proposed."""
+        return isinstance(self.role, Primary) and self.role.writable
+
+    def follow(self) -> None:
+        """Be a backup, or a witness, that knows no primary."""
+        self.role = self._follower()
+
+    def lead(self, now: float) -> Primary:
+        """Be the primary of this epoch."""
+        role = self.role = Primary(self.member, now)
+        return role
+
+    def announce_state(self) -> bool:
+        """Tell what this member is now. Returns whether that is news."""
+        now_is = (self.state, self.member.epoch, self.primary)
+        if now_is == self._announced:
+            return False
+        self._announced = now_is
+        self.member.emit(StateChanged(*now_is))
+        return True
+
+    def announce_writable(self) -> None:
+        """Tell whether batches may be proposed now, if that has changed."""
+        writable = self.writable
+        if writable != self._writable:
+            self._writable = writable
+            self.member.emit(WritableChanged(writable))
+
+    def loyalty(self, now: float) -> str:
+        """Why nobody need be elected, as far as this member can tell, or ""."""
+        role = self.role
+        if isinstance(role, Primary):
+            return f"it is itself the primary, of epoch {self.member.epoch}"
+        return f"it hears the primary {role.primary} of epoch {self.member.epoch}" if role.hears(now) else ""
+
+    def _follower(self) -> Backup:
+        """The role of a member that is not the primary, when an epoch begins."""
+        return Witness(self.member) if self.member.settings.witness else Backup(self.member)
