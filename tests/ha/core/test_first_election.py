@@ -242,7 +242,9 @@ class TestABeginningByForce:
         assert last_promotion(cluster, "c").reason == (
             "the store of c is not new: it holds data of cluster an-id; use `qpid-ha promote`"
         )
-        assert cluster["c"].replica.obstacle_to_bootstrap(cluster.now) == last_promotion(cluster, "c").reason
+        replica = cluster["c"].replica
+        assert replica is not None
+        assert replica.obstacle_to_bootstrap(cluster.now) == last_promotion(cluster, "c").reason
 
     def test_a_store_that_was_damaged_before_it_joined_a_cluster_is_none_either(self) -> None:
         """It is whole, and knows no cluster: whatever it is, it is not new."""
