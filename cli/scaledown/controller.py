@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import gatherResults, succeed
+from twisted.internet.defer import ensureDeferred, gatherResults
 from twisted.internet.error import ProcessDone
 from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import deferLater
@@ -164,14 +164,12 @@ class Controller:
             self.wanted = wanted
             for known in self._known.values():
                 known.failures, known.not_before_s = 0, 0.0
-        leave = await gatherResults(
-            [
-                self._leaves(ordinal) if ordinal < wanted and known.work is None else succeed(False)
-                for ordinal, known in self._known.items()
-            ]
-        )
+        asked = [ordinal for ordinal, known in self._known.items() if ordinal < wanted and known.work is None]
+        answers = await gatherResults([self._leaves(ordinal) for ordinal in asked])
         self.looked_s = self.reactor.seconds()
-        return [self._store(ordinal, leaves) for ordinal, leaves in zip(list(self._known), leave, strict=True)]
+        leave = dict(zip(asked, answers, strict=True))
+        # Brokers may take seconds to answer, and a drain may have ended meanwhile: what is known now counts.
+        return [self._store(ordinal, leave.get(ordinal, False)) for ordinal in self._known]
 
     def _list(self) -> None:
         """The folders that have a store, by ordinal. Refused, ValueError for a negative number, OSError."""
@@ -191,8 +189,6 @@ class Controller:
             self._known.setdefault(ordinal, _Known(path))
 
     def _leaves(self, ordinal: int) -> Any:
-        from twisted.internet.defer import ensureDeferred
-
         return ensureDeferred(self._ask(ordinal))
 
     async def _ask(self, ordinal: int) -> bool:
@@ -254,6 +250,8 @@ class Controller:
             known.not_before_s = self.reactor.seconds() + wait_s
         elif work.step is Do.DRAIN:
             known.failures, known.released = 0, _times(known.path)
+            if not known.path.exists():  # the drain has deleted it
+                del self._known[ordinal]
 
 
 def _times(path: Path) -> tuple[int, int] | None:
