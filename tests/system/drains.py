@@ -201,7 +201,7 @@ class Drains:
                 self.old.start()
                 self.old.wait_for("standalone")
             found = run("qpid-drain", "--from", self.old.address, "--cancel")
-            assert found.status == 0, found
+            assert found.status == 0, str(found)
         else:
             self._go_on(live=False)
             eventually(lambda: not _children(self.controller), bool, "the drain's end", _LONG_S)

@@ -29,7 +29,7 @@ def refusal(*options: object, status: int = CANNOT, wrapper: tuple[str, ...] = (
     """The one line that qpidd with these options says; AssertionError when it says more, or ends otherwise."""
     ran = within(wrapper, *options) if wrapper else ended("qpidd", *options)
     lines = [line for line in ran.err.splitlines() if " info " not in line]
-    assert (ran.status, len(lines), ran.out) == (status, 1, ""), ran
+    assert (ran.status, len(lines), ran.out) == (status, 1, ""), str(ran)
     name, text = lines[0].split(": ", 1)
     assert name == "qpidd"
     return text

@@ -115,7 +115,7 @@ def test_a_drain_whose_drainer_target_and_source_are_killed_loses_repeats_and_re
         new.promote(next(backup for backup in new.brokers[1:] if backup is not new.primary()))
         assert third.wait() == 0
         found = drain(old.address, new.url, "--format", "json")
-        assert found.status == 0, found
+        assert found.status == 0, str(found)
         end = json.loads(found.out.splitlines()[-1])
         assert (end["event"], end["left"], end["empty"]) == ("end", 0, True)
         check_account(new.primary().address)
@@ -178,7 +178,7 @@ def test_a_deadline_ends_a_drain_what_will_not_fit_is_told_before_and_what_is_re
         new.create("queue", "orders", arguments={"qpid.max_count": 5})
         for words in (("--check",), ()):
             found = drain(old.address, new.address, *words)
-            assert found.status == 1, found
+            assert found.status == 1, str(found)
             assert "its argument qpid.max_count is missing, and the target's 5" in found.out + found.err
         assert came(old.address, "orders") == MESSAGES
         assert not ask(old.address, "QUERY", "drain")["items"][0]["leaving"]
@@ -198,9 +198,9 @@ def test_a_deadline_ends_a_drain_what_will_not_fit_is_told_before_and_what_is_re
         new.freeze()
         found = drain(old.address, new.address, "--deadline", "0.5")
         new.signal(18)
-        assert found.status == 75, found
+        assert found.status == 75, str(found)
         found = drain(old.address, new.address)
-        assert (found.status, "message 801" in found.out) == (1, True), found
+        assert (found.status, "message 801" in found.out) == (1, True), str(found)
         assert "the target takes 30000" in found.out
         found = run("qpid-drain", "--from", old.address, "--cancel")
         assert found.out.splitlines()[-1:] == [f"the broker serves again, with 1 messages; {2 * MESSAGES} stay at the target"], (
@@ -229,7 +229,7 @@ def test_a_store_whose_broker_does_not_run_is_drained_marked_and_deleted_when_th
         assert "to be made: queue ranked" in run(*words, "--check").out
         began_s, rate = time.monotonic(), 4000
         found = run(*words, "--rate", str(rate))
-        assert found.status == 0, found
+        assert found.status == 0, str(found)
         assert time.monotonic() - began_s > MESSAGES * len(QUEUES) / rate, "it is held back"
         mark = json.loads((old.store / "released.json").read_text().splitlines()[0])
         assert {each["name"]: each["moved"] for each in mark["queues"]} == dict.fromkeys(QUEUES, MESSAGES)
@@ -237,7 +237,7 @@ def test_a_store_whose_broker_does_not_run_is_drained_marked_and_deleted_when_th
         assert {each["name"]: each["checksum"] for each in mark["queues"]} == sums
         check_account(new.address)
         found = run("qpid-drain", "--store", old.store, "--cancel")
-        assert found.out.splitlines()[-1:] == ["the broker serves again, with 0 messages; 0 stay at the target"], found
+        assert found.out.splitlines()[-1:] == ["the broker serves again, with 0 messages; 0 stay at the target"], str(found)
         old.start()
         old.wait_for("standalone")
         assert send(old.address, "orders", [message("orders", 0)]) == 1, "the mark is stale, and counts no more"

@@ -88,7 +88,7 @@ def test_an_orphaned_store_is_drained_and_a_restart_a_running_broker_and_zero_re
         assert (s.once()[0].status, came(target.address, "orders")) == (0, 0), "nobody could take it"
         s.want(middle)
         found, events = s.once()
-        assert found.status == 1, found
+        assert found.status == 1, str(found)
         why = {each["store"]: each["why"] for each in events if each["event"] == "failed"}
         assert list(why) == [middle.store.name]
         assert "is in use by process" in why[middle.store.name], "its broker runs still"
