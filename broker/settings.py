@@ -100,67 +100,74 @@ OPTIONS = (
         "PORT",
         "TCP port for probes and metrics by HTTP: /livez, /startedz, /readyz, /metrics. 0: any free port. Without it: none.",
     ),
-    Option("admin-interface", _interfaces, ("127.0.0.1",), "IP,...", "IP addresses on which it listens for these."),
+    Option("admin-interface", _interfaces, ("127.0.0.1",), "IP,...", "IP addresses on which --admin-port listens."),
     Option(
         "metrics",
         one_of("none", "sums", "queues"),
         "sums",
         "WHAT",
-        "Figures at /metrics of the admin port: `none`, `sums` over all queues, or each of the `queues` by its name.",
+        "Detail of /metrics on the admin port: `none`, `sums` over all queues, or also series for each queue (`queues`).",
     ),
     Option("data-dir", folder, Path("~/.qpidd"), "DIR", "Folder of the store. It is created if it does not exist."),
-    Option("auth", yes_no, None, "yes|no", "Demand a login of every client. Default: `yes` with --users or --token-keys."),
     Option(
-        "users", file, None, "FILE", "Names and keys of those who may log in, as qpid-passwd writes them. Read again at SIGHUP."
+        "auth", yes_no, None, "yes|no", "Require every client to log in. Default: `yes` with --users or --token-keys, else `no`."
     ),
-    Option("realm", _realm, REALM, "NAME", "What stands behind the @ in the names of users, as in ann@QPID."),
+    Option(
+        "users",
+        file,
+        None,
+        "FILE",
+        "Users' file: names and keys of the users who may log in. qpid-passwd writes it. SIGHUP reads it again.",
+    ),
+    Option("realm", _realm, REALM, "NAME", "Realm: the part of a user's name after the @, as in ann@QPID."),
     Option(
         "sasl-mechanisms",
         _mechanisms,
         LOOKED_AT,
         "NAME,...",
-        f"SASL mechanisms offered where a login is demanded: {', '.join(MECHANISMS)}.",
+        f"SASL mechanisms offered when a login is required: {', '.join(MECHANISMS)}.",
     ),
     Option(
         "ssl-user-name",
         one_of(*NAMES_IN_CERTIFICATES),
         "cn",
         "FIELD",
-        f"What names the user in a client's certificate, for EXTERNAL: {', '.join(NAMES_IN_CERTIFICATES)}.",
+        f"Field of a client's certificate that has the user's name, for EXTERNAL: {', '.join(NAMES_IN_CERTIFICATES)}.",
     ),
     Option(
-        "plain-without-tls", yes_no, False, "yes|no", "Offer PLAIN, and take tokens, on connections that are not encrypted, too."
+        "plain-without-tls", yes_no, False, "yes|no", "Also offer PLAIN and accept tokens on connections that are not encrypted."
     ),
     Option(
         "token-keys",
         _token_keys,
         None,
         "FILE|URL",
-        "Public keys of who signs tokens (JWT), as JSON (JWKS) or PEM. A file is read again at SIGHUP, a URL every 5 minutes.",
+        "Public keys of the issuer that signs tokens (JWT), as JWKS or PEM. SIGHUP reads a file again; a URL is read every 5 "
+        "minutes.",
     ),
-    Option("token-issuer", text, "", "ISSUER", "Who has to have issued a token: its claim `iss`."),
-    Option("token-audience", text, "", "NAME", "For whom a token has to be: among its claim `aud`."),
-    Option("token-user-claim", text, "sub", "CLAIM", "The claim of a token that names the user."),
+    Option("token-issuer", text, "", "ISSUER", "Required issuer of a token (its claim `iss`)."),
+    Option("token-audience", text, "", "NAME", "Required audience of a token: one of the values of its claim `aud`."),
+    Option("token-user-claim", text, "sub", "CLAIM", "Claim of a token that has the user's name."),
     Option(
         "token-put",
         yes_no,
         False,
         "yes|no",
-        "Let clients show their token after an ANONYMOUS login, to the node `$cbs`, as those of Azure Service Bus do.",
+        "Let clients log in as ANONYMOUS and then send their token to the node `$cbs`, as clients of Azure Service Bus do.",
     ),
     Option(
         "max-connections",
         number(1, 100_000),
         limits.MAX_CONNECTIONS,
         "N",
-        "Connections served at the same time, at most. Fewer if few files may be open.",
+        "Maximum number of connections at a time. It is lower when the limit on open files (ulimit -n) is low.",
     ),
     Option(
         "max-negotiate-time",
         number(1000, 3_600_000),
         round(limits.OPEN_TIMEOUT_S * 1000),
         "MS",
-        "Time for a new connection to send its AMQP Open, in ms. A slower one is closed.",
+        "Time for a new connection to log in and send its AMQP Open, in ms. A slower connection is closed.",
     ),
     Option("max-frame-size", size(512, MAX_FRAME_SIZE), limits.MAX_FRAME_BYTES, "BYTES", "Largest AMQP frame accepted."),
     Option(
@@ -175,82 +182,82 @@ OPTIONS = (
         size(1, 1024**4),
         limits.MAX_QUEUE_BYTES,
         "BYTES",
-        "Size limit of a queue that sets none.",
+        "Size limit of a queue that has no limit of its own.",
     ),
     Option(
         "message-memory",
         size(MIB, 1024**4),
         None,
         "BYTES",
-        "Memory for bodies of messages, over all queues. The rest are read back from disk. Default: a quarter of the machine's.",
+        "Memory for message bodies, over all queues. Other bodies are read from disk. Default: a quarter of the machine's "
+        "memory.",
     ),
-    Option(
-        "telemetry-dir", folder, None, "DIR", "Folder for telemetry files about replication lag. Without it none are written."
-    ),
+    Option("telemetry-dir", folder, None, "DIR", "Folder for telemetry files about replication lag. Default: no telemetry."),
     Option("telemetry-interval-ms", number(100, 3_600_000), 1000, "MS", "Time between two samples of the lag, in ms."),
     Option(
         "telemetry-max-size",
         size(MIB, 1024**4),
         1024 * MIB,
         "BYTES",
-        "Size of all telemetry files of this broker. Above it the oldest are deleted.",
+        "Maximum size of all telemetry files of this broker. The oldest are deleted first.",
     ),
     Option(
         "acl-file",
         file,
         None,
         "FILE",
-        "Rules about who may do what (docs/reference/acl.md). A relative name is looked for in the data folder.",
+        "ACL file: rules about what each user may do (docs/reference/acl.md). A relative path starts at the data folder.",
     ),
     Option(
         "route-passwords",
         file,
         None,
         "FILE",
-        "Passwords for the sources of routes, a line each: `USER PASSWORD`, or `USER@HOST:PORT PASSWORD`.",
+        "Passwords for the source brokers of routes, one on each line: `USER PASSWORD` or `USER@HOST:PORT PASSWORD`.",
     ),
     Option(
         "connection-limit-per-user",
         number(0, MAX_QUOTA),
         0,
         "N",
-        "Connections at a time of a user whom no quota of the ACL file names. 0: any number.",
+        "Maximum number of connections of a user, unless a quota in the ACL file names the user. 0: no limit.",
     ),
     Option(
         "connection-limit-per-ip",
         number(0, MAX_QUOTA),
         0,
         "N",
-        "Connections at a time of clients at one IP address. 0: any number.",
+        "Maximum number of connections from one IP address. 0: no limit.",
     ),
     Option(
         "max-queues-per-user",
         number(0, MAX_QUOTA),
         0,
         "N",
-        "Queues made by a user whom no quota of the ACL file names. 0: any number.",
+        "Maximum number of queues that a user may create, unless a quota in the ACL file names the user. 0: no limit.",
     ),
     Option(
         "slow-consumer-time",
         number(0, 86_400_000),
         30_000,
         "MS",
-        "A consumer that brings no outcome, or does not read, for so long while others wait is slow, in ms. 0: none is.",
+        "A consumer is slow when it settles nothing, or reads nothing, for this time (ms) while messages or other consumers "
+        "wait. 0: never.",
     ),
     Option(
         "slow-consumer-policy",
         one_of("log", "close"),
         "log",
         "WHAT",
-        "What becomes of slow consumers: `log` tells of them, `close` ends them, so that others get what they hold.",
+        "`log` logs slow consumers. `close` closes their links, so that other consumers get the messages that they hold.",
     ),
     Option(
         "consumer-timeout",
         number(0, limits.MAX_CONSUMER_MS),
         0,
         "MS",
-        "A message that a consumer keeps without an outcome for so long returns to its queue, in ms, where that says no time. "
-        "0: none.",
+        "A message that a consumer has not settled after this time (ms) returns to its queue, unless the queue sets its own "
+        "time. 0: never.",
     ),
     *(
         Option(
@@ -258,7 +265,8 @@ OPTIONS = (
             _patterns,
             (),
             "PATTERN,...",
-            f"Names that make a {kind} when a client attaches to them: with `*`, `?` or `[...]`, or what such names begin with.",
+            f"A client that attaches to a name that matches creates a {kind} of that name. A pattern has `*`, `?` or `[...]`; "
+            f"else it is a prefix.",
         )
         for kind in ("queue", "topic")
     ),
@@ -267,14 +275,14 @@ OPTIONS = (
         yes_no,
         False,
         "yes|no",
-        "Say in every Open that this is RabbitMQ 4.0.0: its AMQP 1.0 clients work with no broker that does not.",
+        "Present the broker as RabbitMQ 4.0.0 in its AMQP Open. RabbitMQ's AMQP 1.0 clients require this.",
     ),
     Option(
         "drain-to",
         urls.parse,
         None,
         "URL",
-        "Drain at SIGTERM: move all messages to this broker, or to the cluster of these addresses, and end when none is left.",
+        "At SIGTERM, move all messages to this broker or cluster, and end when none is left (drain).",
     ),
     Option("drain-password-file", password_file, None, "FILE", "File whose first line is the password of --drain-to's user."),
     Option(
@@ -282,7 +290,7 @@ OPTIONS = (
         seconds(0.1, 604_800),
         None,
         "SECONDS",
-        "Such a drain ends after this time, done or not: status 75, and the store is kept. Default: it goes on until it is done.",
+        "End the drain after this time even if messages are left: exit code 75, and the store is kept. Default: no deadline.",
     ),
     Option("log-enable", _log_level, "notice", "LEVEL+", f"Lowest level of log messages to write: {', '.join(LOG_LEVELS)}."),
 )

@@ -34,19 +34,24 @@ FILES = (
         _file,
         None,
         "FILE",
-        "TLS certificate in PEM form, and below it those of the authorities between it and a known one.",
+        "TLS certificate in PEM format, followed by any intermediate certificates.",
     ),
-    Option("ssl-key", _file, None, "FILE", "Private key of --ssl-certificate in PEM form. Default: it is in the same file."),
+    Option(
+        "ssl-key",
+        _file,
+        None,
+        "FILE",
+        "Private key of --ssl-certificate in PEM format. Default: the certificate's file also has the key.",
+    ),
     Option("ssl-cert-password-file", _file, None, "FILE", "File with the password of the private key."),
     Option(
         "ssl-ca-file",
         _file,
         None,
         "FILE",
-        "Certificates of the authorities that are trusted, in PEM form. Default: no client's certificate, and for servers "
-        "the system's list.",
+        "Trusted CA certificates in PEM format. Default: the system's list for servers, none for clients.",
     ),
-    Option("ssl-crl-file", _file, None, "FILE", "Revocation lists (CRL) of these authorities, in PEM form."),
+    Option("ssl-crl-file", _file, None, "FILE", "Certificate revocation lists (CRL) of these CAs, in PEM format."),
 )
 """What every program that speaks TLS can be told."""
 
@@ -69,16 +74,17 @@ SERVER = (
         _files,
         None,
         "FILE,...",
-        "Further certificates, each with its key in one file, for clients that ask for a host among their names (SNI).",
+        "More certificates, each in one file with its key. The broker picks the one for the host name that a client asks for "
+        "(SNI).",
     ),
     Option(
         "ssl-require-client-authentication",
         yes_no,
         False,
         "yes|no",
-        "Demand a certificate of every client over TLS. Needs --ssl-ca-file.",
+        "Require a certificate from every client over TLS. Needs --ssl-ca-file.",
     ),
-    Option("require-encryption", yes_no, False, "yes|no", "Listen on --ssl-port alone, not on --port."),
+    Option("require-encryption", yes_no, False, "yes|no", "Listen on --ssl-port only, not on --port."),
 )
 """What a broker can be told besides."""
 

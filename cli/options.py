@@ -44,11 +44,17 @@ CONNECTION = (
         urls.parse,
         DEFAULT_BROKER,
         "URL",
-        "Address of a broker, or of all brokers of a cluster: [amqps:][user@]host[:port],...",
+        "Address of a broker, or addresses of all brokers of a cluster: [amqps:][user@]host[:port],...",
         short="b",
     ),
     Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Time to wait for an answer.", short="t"),
-    Option("sasl-mechanism", one_of(*MECHANISMS), "", "MECH", f"{', '.join(MECHANISMS)}. Default: the best that the broker has."),
+    Option(
+        "sasl-mechanism",
+        one_of(*MECHANISMS),
+        "",
+        "MECH",
+        f"{', '.join(MECHANISMS)}. Default: the strongest that the broker offers.",
+    ),
     PASSWORD_FILE,
     *FILES,
 )
@@ -137,12 +143,12 @@ def connection_options(function: Callable[..., Any], *, without: tuple[str, ...]
 
 def ha_admin_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """--ha-admin."""
-    return click.option("--ha-admin", is_flag=True, help="Connect to a backup too (read only).")(function)
+    return click.option("--ha-admin", is_flag=True, help="Also connect to a backup (read only).")(function)
 
 
 data_dir_option = click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=None,
-    help="Read the store in this folder; no broker is asked.",
+    help="Read the store in this folder instead of asking a broker.",
 )

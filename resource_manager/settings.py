@@ -80,48 +80,55 @@ def _priorities(value: str) -> dict[str, int]:
 
 OPTIONS = (
     Option(
-        "brokers", urls.parse, None, "URL", "Addresses of all brokers: amqp:host1:5672,host2:5672,host3:5672; over TLS amqps:..."
+        "brokers",
+        urls.parse,
+        None,
+        "URL",
+        "Addresses of all brokers: amqp:host1:5672,host2:5672,host3:5672, or amqps:... for TLS.",
     ),
     Option(
         "arbiter",
         _arbiter,
         "builtin",
         "NAME",
-        f"What decides which of several daemons acts: {', '.join(arbiters.OWN)}, or a plug-in that is installed.",
+        f"Arbiter: the plug-in that decides which of several resource managers acts: {', '.join(arbiters.OWN)}, or an installed "
+        f"plug-in.",
     ),
-    Option("arbiter-option", pairs, None, "KEY=VALUE", "An option of the arbiter's own. May be given several times."),
+    Option("arbiter-option", pairs, None, "KEY=VALUE", "Option of the arbiter. May be given several times."),
     Option(
         "arbiter-patience",
         _patience,
         10.0,
         "SECONDS|never",
-        "When the arbiter's outside system has been away for this time, needed promotions go without it.",
+        "When the arbiter's external system has been unreachable for this time, the daemon promotes without it. never: it waits.",
     ),
     Option("name", _name, "", "NAME", "Unique name of this daemon. Default: host name and process id."),
-    Option("detection-time", seconds(0.1, 60), 1.0, "SECONDS", "A broker that does not answer for this time counts as failed."),
-    Option("probe-interval", seconds(0.02, 30), 0.25, "SECONDS", "Time between two questions to a broker."),
+    Option(
+        "detection-time", seconds(0.1, 60), 1.0, "SECONDS", "A broker that does not answer within this time counts as failed."
+    ),
+    Option("probe-interval", seconds(0.02, 30), 0.25, "SECONDS", "Time between two probes of a broker."),
     Option(
         "start-grace",
         seconds(0, 600),
         2.0,
         "SECONDS",
-        "Time to wait for all brokers at the start; after it a majority is enough.",
+        "Time to wait at the start for an answer from all brokers. After it, a majority is enough.",
     ),
     Option(
         "promote-timeout",
         seconds(0.5, 600),
         5.0,
         "SECONDS",
-        "Time for a broker to become the primary. After it the next broker is asked.",
+        "Time for a broker to become the primary. After it, the next broker is asked.",
     ),
     Option(
         "priority",
         _priorities,
         None,
         "ADDR=N,...",
-        "Among backups with equally new logs, the highest priority is asked first. Default: the broker's tag, or 0.",
+        "Priority of a broker: among backups with equally new logs, the highest is promoted. Default: the broker's tag, or 0.",
     ),
-    Option("telemetry-dir", folder, None, "DIR", "Folder for telemetry files about failovers. Without it none are written."),
+    Option("telemetry-dir", folder, None, "DIR", "Folder for telemetry files about failovers. Default: no telemetry."),
     Option(
         "telemetry-interval-ms", number(100, 3_600_000), 1000, "MS", "Time between two samples of the brokers' answers, in ms."
     ),
@@ -130,14 +137,14 @@ OPTIONS = (
         size(MIB, 1024**4),
         1024 * MIB,
         "BYTES",
-        "Size of all telemetry files of this daemon. Above it the oldest are deleted.",
+        "Maximum size of all telemetry files of this daemon. The oldest are deleted first.",
     ),
     Option(
         "sasl-mechanism",
         one_of(*MECHANISMS),
         "",
         "MECH",
-        f"{', '.join(MECHANISMS)}. Default: the best that the broker has.",
+        f"{', '.join(MECHANISMS)}. Default: the strongest that the broker offers.",
     ),
     PASSWORD_FILE,
     *FILES,
@@ -147,15 +154,15 @@ OPTIONS = (
         member_name,
         "",
         "HOST:PORT",
-        "Be the cluster's witness, too: listen at this address of --brokers, vote, and store no messages. Needs --witness-dir.",
+        "Also run the cluster's witness: listen at this address of --brokers, vote, and store no messages. Needs --witness-dir.",
     ),
-    Option("witness-dir", folder, None, "DIR", "Folder for what the witness has to keep. It is created if it does not exist."),
+    Option("witness-dir", folder, None, "DIR", "Folder for the state of the witness. It is created if it does not exist."),
     Option(
         "witness-config",
         file,
         None,
         "FILE",
-        "Further options of the witness, as in a broker's file: interface, users, TLS, ha-username and the like.",
+        "More options for the witness, as in a broker's --config file: interface, users, TLS, ha-username.",
     ),
 )
 """Everything that the resource manager can be told."""

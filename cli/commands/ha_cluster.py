@@ -35,7 +35,7 @@ class AnyOrder(click.Group):
 @click.group(cls=AnyOrder, context_settings=options.CONTEXT)
 @click.version_option(options.VERSION, prog_name=NAME)
 def command() -> None:
-    """Look at a cluster of brokers, and change who leads it."""
+    """Show the state of a cluster of brokers, and change its primary and its members."""
 
 
 def ha_command(name: str) -> Callable[[Callable[..., Any]], click.Command]:

@@ -23,7 +23,7 @@ _LOOK_S = 0.1
 _AS = {"witness": {"witness": True}, "learner": {"standby": True}}
 """By role what ADD-BROKER is asked for beside the address."""
 
-_force = click.option("--force", is_flag=True, help="Do it though the cluster is worse off then.")
+_force = click.option("--force", is_flag=True, help="Do it even if the cluster then cannot lose a broker.")
 _wait = click.option(
     "--wait", type=click.FloatRange(0, 86_400), default=600.0, metavar="SECONDS", help="Time for a new broker to catch up. [600]"
 )
@@ -31,10 +31,10 @@ _wait = click.option(
 
 @ha_command("add-broker")
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
-@click.option("--force", is_flag=True, help="Add it though it cannot be reached.")
+@click.option("--force", is_flag=True, help="Add it even if the primary cannot reach it.")
 @click.option("--witness", is_flag=True, help="Add it as the witness, which votes and stores no messages.")
-@click.option("--learner", is_flag=True, help="Let it follow and never vote, as a broker of a second site does.")
-@click.option("--site", metavar="NAME", help="Where it stands: the tag `site`.")
+@click.option("--learner", is_flag=True, help="Add it as a learner that never votes, as for a second site.")
+@click.option("--site", metavar="NAME", help="Set its tag `site` to NAME.")
 @_wait
 def add_broker(
     addresses: tuple[str, ...],
@@ -46,12 +46,12 @@ def add_broker(
     form: str,
     **given: Any,
 ) -> None:
-    """Make the brokers at ADDRESS members of the cluster, one after the other.
+    """Add brokers to the cluster, one after the other.
 
-    Each must run, with --ha-cluster yes and the cluster's brokers in its --ha-brokers-url. It learns first, and votes when it has
-    caught up; the command waits for that. With --wait 0 it ends when the broker is a learner. A witness runs with --ha-witness,
-    its own address; it has nothing to learn, and a cluster has one at most. With --learner it stays a learner, and the command
-    waits for nothing.
+    Each broker must run with --ha-cluster yes and the addresses of the cluster's brokers in --ha-brokers-url. It is a learner
+    first. It gets a vote when it has caught up, and the command waits for that. With --wait 0 the command ends when the broker
+    is a learner. A witness must run with --ha-witness set to its own address. A cluster has at most one witness. With --learner
+    the broker stays a learner, and the command waits for nothing.
     """
     if witness and learner:
         raise click.UsageError("--witness and --learner exclude each other: a witness has nothing to learn")
@@ -71,10 +71,9 @@ def add_broker(
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
 @_force
 def remove_broker(addresses: tuple[str, ...], force: bool, form: str, **given: Any) -> None:
-    """Take the brokers at ADDRESS out of the cluster, one after the other.
+    """Remove brokers from the cluster, one after the other.
 
-    A primary hands over first. A removal after which the cluster would stop with the loss of one broker more is refused without
-    --force.
+    A primary hands over first. Without --force, a removal is refused when the cluster could not lose one more broker after it.
     """
     target, names = options.target(given, admin=True), _names(addresses)
 
@@ -90,10 +89,10 @@ def remove_broker(addresses: tuple[str, ...], force: bool, form: str, **given: A
 @click.argument("new")
 @_wait
 def replace_broker(old: str, new: str, wait: float, form: str, **given: Any) -> None:
-    """Put the broker at NEW in the place of the one at OLD, which may be dead.
+    """Replace the broker OLD, which may be dead, by NEW.
 
-    NEW is added and catches up; then OLD is removed. A primary hands over first. A witness is replaced by a witness: there is one
-    at most, so that OLD goes first.
+    NEW is added and catches up; then OLD is removed. A primary hands over first. A witness is replaced by a witness: because a
+    cluster has at most one, OLD is removed first.
     """
     target, (gone, come) = options.target(given, admin=True), _names((old, new))
     if gone == come:

@@ -22,14 +22,14 @@ _LOOK_S = 0.1
 
 
 @ha_command("list")
-@click.option("-W", "--watch", is_flag=True, help="Draw it again and again, until interrupted.")
+@click.option("-W", "--watch", is_flag=True, help="Refresh the table until interrupted.")
 @click.option(
-    "--interval", type=click.FloatRange(0.1, 3600), default=2.0, metavar="SECONDS", help="Time between two drawings. [2]"
+    "--interval", type=click.FloatRange(0.1, 3600), default=2.0, metavar="SECONDS", help="Time between two refreshes. [2]"
 )
 def list_(watch: bool, interval: float, form: str, **given: Any) -> None:
-    """Print every member with its role, status, place in the log, lag and tags.
+    """Print all members: role, status, position, lag, tags.
 
-    It is drawn from what the members say at this moment. A line that begins with STALE says why it may not be the whole truth.
+    The table shows what the members answer now. A line that begins with STALE says why it may be out of date.
     """
     target = options.target(given, admin=True)
 
@@ -110,9 +110,9 @@ def _row(view: dict[str, Any], views: list[dict[str, Any]]) -> dict[str, Any]:
 @ha_command("failover")
 @click.option("--candidate", metavar="BROKER", help="Broker to promote. Default: the one with the newest log.")
 def failover(candidate: str | None, form: str, **given: Any) -> None:
-    """Promote a broker when there is no primary, as a resource manager would.
+    """Promote a backup when there is no primary.
 
-    The broker with the newest log is asked, then the next one. With a primary that serves it is refused: use switchover.
+    The broker with the newest log is asked first, then the next one. Refused while a primary serves: use switchover.
     """
     from broker.client import ManagementError
 
@@ -152,11 +152,11 @@ def failover(candidate: str | None, form: str, **given: Any) -> None:
 
 
 @ha_command("stop")
-@click.option("--force", is_flag=True, help="Stop it though the others are no majority without it.")
+@click.option("--force", is_flag=True, help="Stop it even if the other brokers are no majority.")
 def stop(force: bool, form: str, **given: Any) -> None:
-    """Stop the broker of -b in order. A primary hands over first.
+    """Shut down the broker of -b. A primary hands over first.
 
-    Refused without --force when the cluster would stand still then.
+    Refused without --force when the cluster would be without a majority.
     """
     target = options.target(given, admin=True)
     if len(target.url.addresses) != 1:
@@ -171,15 +171,15 @@ def stop(force: bool, form: str, **given: Any) -> None:
     "--command",
     "how",
     metavar="COMMAND",
-    help="Restarts a broker: {host}, {port}, {address} stand for its own. Default: it is stopped, and a supervisor starts it.",
+    help="Command that restarts a broker, with {host}, {port} or {address} for it. Default: stop it; its supervisor starts it.",
 )
 @click.option(
-    "--wait", type=click.FloatRange(0.1, 86_400), default=300.0, metavar="SECONDS", help="Time for a broker to be back. [300]"
+    "--wait", type=click.FloatRange(0.1, 86_400), default=300.0, metavar="SECONDS", help="Time for a broker to come back. [300]"
 )
 def rolling_restart(how: str | None, wait: float, form: str, **given: Any) -> None:
-    """Restart all brokers one after the other, the primary last, which hands over first.
+    """Restart all brokers in turn, the primary last.
 
-    Each must be back and level before the next goes. It ends at the first that is not.
+    The primary hands over first. Each broker must be back and caught up before the next one is restarted; else the command stops.
     """
     target = options.target(given, admin=True)
     restarted: list[str] = []

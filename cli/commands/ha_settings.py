@@ -32,10 +32,10 @@ def set_in_cluster(given: dict[str, Any], form: str, **body: Any) -> None:
 @ha_command("authority")
 @click.argument("kind", required=False)
 def authority(kind: str | None, form: str, **given: Any) -> None:
-    """Print or set which kind of cluster manager may promote brokers.
+    """Print or set which cluster managers may promote.
 
-    KIND is builtin, etcd, kubernetes, pacemaker or a plug-in's name: daemons of other kinds watch, and say so. `hand`: none acts.
-    `any`: whichever there is acts, as in a new cluster.
+    KIND is builtin, etcd, kubernetes, pacemaker or the name of a plug-in. Daemons of other kinds only watch. With `hand` no
+    daemon promotes; with `any`, the default, every kind may.
     """
     if kind is not None:
         set_in_cluster(given, form, setting="authority", kind=kind)
@@ -50,28 +50,32 @@ def authority(kind: str | None, form: str, **given: Any) -> None:
 
 
 @ha_command("pause")
-@click.option("--reason", default="", metavar="TEXT", help="Why, for whoever asks meanwhile.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason that `qpid-ha query` shows.")
 def pause(reason: str, form: str, **given: Any) -> None:
-    """Let no cluster manager promote a broker until `resume`, whatever fails. What is asked for by hand is done."""
+    """Stop all promotions by cluster managers until resume. Commands given by hand still work."""
     set_in_cluster(given, form, setting="pause", reason=reason)
 
 
 @ha_command("resume")
 def resume(form: str, **given: Any) -> None:
-    """End a pause."""
+    """End the pause: cluster managers may promote again."""
     set_in_cluster(given, form, setting="resume")
 
 
 @ha_command("tag")
 @click.argument("address")
-@click.option("--priority", type=int, help="Among backups with equally new logs the highest is promoted. [0]")
-@click.option("--nofailover/--failover", default=None, help="Whether cluster managers never promote it.")
-@click.option("--site", metavar="NAME", help="Where it stands: of equal priority, the failed primary's site is preferred.")
-@click.option("--clear", is_flag=True, help="Take all tags off first.")
+@click.option("--priority", type=int, help="Among backups with equally new logs, the highest priority is promoted. [0]")
+@click.option("--nofailover/--failover", default=None, help="Forbid or allow cluster managers to promote it.")
+@click.option(
+    "--site",
+    metavar="NAME",
+    help="Site of the broker. Among equal priorities, a broker of the failed primary's site is promoted.",
+)
+@click.option("--clear", is_flag=True, help="Remove all its tags first.")
 def tag(
     address: str, priority: int | None, nofailover: bool | None, site: str | None, clear: bool, form: str, **given: Any
 ) -> None:
-    """Set the tags of the broker at ADDRESS; those that are not named stay."""
+    """Set tags of the broker at ADDRESS. Tags that are not given stay as they are."""
     url = urls.parse(address)
     if len(url.addresses) != 1:
         raise click.UsageError("name one broker, host:port")

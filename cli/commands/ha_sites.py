@@ -22,15 +22,16 @@ SAFE_VOTERS = 3
 
 @ha_command("switch-site")
 @click.argument("site")
-@click.option("--force", is_flag=True, help="Do it though the site has too few brokers to lose one.")
+@click.option("--force", is_flag=True, help="Do it even if the site has too few brokers to lose one.")
 @click.option(
     "--wait", type=click.FloatRange(0.1, 86_400), default=600.0, metavar="SECONDS", help="Time for a broker to catch up. [600]"
 )
 def switch_site(site: str, force: bool, wait: float, form: str, **given: Any) -> None:
-    """Let the brokers of SITE vote and serve, and those of the other sites follow.
+    """Move the primary and the votes to another site.
 
-    SITE is the tag `site` of its brokers (qpid-ha tag, add-broker --site). Its learners become voters, one of them takes over as
-    planned, and then the voters that stand elsewhere become learners. A witness stays one.
+    SITE is the value of the tag `site` of the brokers there (qpid-ha tag, add-broker --site). The learners of SITE become
+    voters, one of them takes over by a planned switchover, and then the voters of other sites become learners. A witness stays a
+    witness.
     """
     target = options.target(given, admin=True)
 
@@ -57,12 +58,13 @@ def switch_site(site: str, force: bool, wait: float, form: str, **given: Any) ->
 
 
 @ha_command("takeover")
-@click.option("--force", is_flag=True, help="Do it; without it only what would be given up is printed.")
+@click.option("--force", is_flag=True, help="Do it. Without --force the command only prints what would be given up.")
 def takeover(force: bool, form: str, **given: Any) -> None:
-    """Begin a new cluster with the broker of -b, which followed a site that is lost for good.
+    """Begin a new cluster after the first site is lost. The broker of -b becomes its primary.
 
-    No vote is asked for. What the lost brokers had accepted, and this one never got, is given up; it prints how far it got. Of
-    several brokers after -b the one with the newest log is taken. Brokers of the old cluster never mix with the new one.
+    The broker takes over without an election. Messages that the lost brokers accepted and this broker never received are given
+    up; the command prints how far its log goes. If -b names several brokers, the one with the newest log is used. Brokers of the
+    old cluster cannot join the new one.
     """
     target = options.target(given, admin=True)
 

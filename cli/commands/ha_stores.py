@@ -21,10 +21,11 @@ _ORDER = ("cluster", "local")
 @click.argument("folders", metavar="[DIR]...", nargs=-1, type=click.Path(path_type=Path, file_okay=False))
 @options.data_dir_option
 def store_info(folders: tuple[Path, ...], data_dir: Path | None, form: str, **given: Any) -> None:
-    """Print what a broker's store holds: after an outage of all, the store with the highest epoch and index is the newest.
+    """Print what stores hold, and which is the newest. Use it after an outage of all brokers.
 
-    With folders (or --data-dir) these are looked at, whether their brokers run or not: when each was last written, whether it is
-    damaged, and of several which is the newest. Without one the broker is asked. Exit code 1 when a store is damaged.
+    With folders (or --data-dir) the command reads these stores, whether their brokers run or not. It prints when each was last
+    written, whether it is damaged, and which of several is the newest: the one with the highest epoch, then the highest index.
+    Without a folder it asks the broker. Exit code 1 when a store is damaged.
     """
     looked_at = (*folders, *((data_dir,) if data_dir is not None else ()))
     if not looked_at:

@@ -72,30 +72,42 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options, in the groups in which a reader looks for them."""
     size, once = {"metavar": "BYTES", "type": click.IntRange(0)}, {"metavar": "N", "type": click.IntRange(0)}
     table: Sequence[tuple[tuple[str, ...], dict[str, Any]]] = (
-        (("-r", "--recursive"), {"is_flag": True, "help": "Show the bindings too."}),
-        (("--replicate",), {"metavar": "LEVEL", "help": "Replicate to the backups: none, configuration or all."}),
-        (("--durable",), {"is_flag": True, "help": "Survives a restart of the broker."}),
-        (("--alternate-exchange",), {"metavar": "NAME", "help": "Where messages go that cannot stay."}),
-        (("--argument", "arguments"), {"metavar": "N=V", "multiple": True, "help": "A further argument; may be repeated."}),
-        (("--max-queue-size",), size | {"help": "The queue holds at most so many bytes."}),
-        (("--max-queue-count",), once | {"help": "The queue holds at most so many messages."}),
-        (("--limit-policy",), {"metavar": "POLICY", "help": "What a full queue does: none, reject, ring, ring-strict."}),
-        (("--lvq-key",), {"metavar": "KEY", "help": "Keep the last message for each value of this property."}),
-        (("--flow-stop-size",), size | {"help": "Stop producers at so many bytes."}),
-        (("--flow-resume-size",), size | {"help": "Let them go on below so many bytes."}),
-        (("--flow-stop-count",), once | {"help": "Stop producers at so many messages."}),
-        (("--flow-resume-count",), once | {"help": "Let them go on below so many messages."}),
+        (("-r", "--recursive"), {"is_flag": True, "help": "Also show the bindings."}),
+        (
+            ("--replicate",),
+            {"metavar": "LEVEL", "help": "Replication level: none, configuration (definition only) or all (messages too)."},
+        ),
+        (("--durable",), {"is_flag": True, "help": "Survive a restart of the broker."}),
+        (("--alternate-exchange",), {"metavar": "NAME", "help": "Exchange that gets dead letters."}),
+        (("--argument", "arguments"), {"metavar": "N=V", "multiple": True, "help": "Another argument. May be repeated."}),
+        (("--max-queue-size",), size | {"help": "Maximum bytes on the queue."}),
+        (("--max-queue-count",), once | {"help": "Maximum number of messages on the queue."}),
+        (("--limit-policy",), {"metavar": "POLICY", "help": "What a full queue does: none, reject, ring or ring-strict."}),
+        (("--lvq-key",), {"metavar": "KEY", "help": "Last value queue: keep the last message for each value of this property."}),
+        (("--flow-stop-size",), size | {"help": "Stop producers at this many bytes."}),
+        (("--flow-resume-size",), size | {"help": "Let producers go on below this many bytes."}),
+        (("--flow-stop-count",), once | {"help": "Stop producers at this many messages."}),
+        (("--flow-resume-count",), once | {"help": "Let producers go on below this many messages."}),
         (("--group-header",), {"metavar": "KEY", "help": "Group messages by this property."}),
         (("--shared-groups",), {"is_flag": True, "help": "Several consumers may share a group."}),
         (("--sequence",), {"is_flag": True, "help": "The exchange numbers its messages."}),
         (("--ive",), {"is_flag": True, "help": "The exchange gives its last message to new bindings."}),
         (("--start-replica",), {"metavar": "URL", "help": "Refused: in a cluster every broker has the queue."}),
-        (("--force",), {"is_flag": True, "help": "del queue: even if it has messages or consumers. shutdown: at any price."}),
+        (
+            ("--force",),
+            {"is_flag": True, "help": "del queue: even if it has messages or consumers. shutdown: even if no majority is left."},
+        ),
         (("--force-if-not-empty",), {"is_flag": True, "help": "del queue: even if it has messages."}),
         (("--force-if-used",), {"is_flag": True, "help": "del queue: even if it has consumers."}),
-        (("--count",), {"metavar": "N", "type": click.IntRange(1), "help": "purge, move, reroute: so many messages at most."}),
-        (("--filter", "selector"), {"metavar": "SELECTOR", "help": "purge, move, reroute: messages that this selector matches."}),
-        (("--made-only",), {"is_flag": True, "help": "add QueuePolicy, TopicPolicy: using a name makes nothing."}),
+        (("--count",), {"metavar": "N", "type": click.IntRange(1), "help": "purge, move, reroute: maximum number of messages."}),
+        (
+            ("--filter", "selector"),
+            {"metavar": "SELECTOR", "help": "purge, move, reroute: only messages that match this selector."},
+        ),
+        (
+            ("--made-only",),
+            {"is_flag": True, "help": "add QueuePolicy, TopicPolicy: a client that uses a matching name does not create it."},
+        ),
         (
             ("--show-property", "properties"),
             {"metavar": "P", "multiple": True, "help": "list: show this property; may be repeated."},
@@ -113,13 +125,13 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
 @options.connection_options
 @click.version_option(options.VERSION, prog_name=NAME)
 def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> None:
-    """List, make and remove queues, exchanges and bindings.
+    """List, create and delete queues, exchanges, bindings and policies.
 
     \b
     qpid-config [OPTIONS]                                    an overview
     qpid-config [OPTIONS] exchanges|queues [FILTER]          a list; -r with bindings
     qpid-config [OPTIONS] add exchange TYPE NAME             TYPE: direct fanout topic headers
-    qpid-config [OPTIONS] update exchange|queue NAME         change limits, thresholds, times, the alternate exchange
+    qpid-config [OPTIONS] update exchange|queue NAME         change limits, thresholds, times or alternate exchange
     qpid-config [OPTIONS] del exchange NAME
     qpid-config [OPTIONS] add queue NAME
     qpid-config [OPTIONS] del queue NAME
@@ -128,12 +140,12 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     qpid-config [OPTIONS] unbind EXCHANGE QUEUE [KEY]
     qpid-config [OPTIONS] purge QUEUE                        remove messages; --count, --filter
     qpid-config [OPTIONS] move QUEUE TO                      move messages to another queue
-    qpid-config [OPTIONS] reroute QUEUE [EXCHANGE]           send them to an exchange; without one the alternate exchange
-    qpid-config [OPTIONS] list TYPE                          everything of a type
-    qpid-config [OPTIONS] reload-acl                         read the broker's ACL file again
-    qpid-config [OPTIONS] log [LEVEL+]                       print, or set, the lowest level of its log
-    qpid-config [OPTIONS] shutdown                           stop it in order; --force: also without a majority
-    qpid-config acl-check FILE [USER ACTION OBJECT [N=V]...] what an ACL file says; asks no broker
+    qpid-config [OPTIONS] reroute QUEUE [EXCHANGE]           send messages to EXCHANGE, or to the alternate exchange
+    qpid-config [OPTIONS] list TYPE                          all objects of a type
+    qpid-config [OPTIONS] reload-acl                         make the broker read its ACL file again
+    qpid-config [OPTIONS] log [LEVEL+]                       print or set the broker's log level
+    qpid-config [OPTIONS] shutdown                           shut the broker down; --force: even if no majority is left
+    qpid-config acl-check FILE [USER ACTION OBJECT [N=V]...] check an ACL file, without a broker
     """
     if words[:1] == ("acl-check",):
         check_acl(words[1:], form)

@@ -26,45 +26,56 @@ NAME = "qpid-drain"
 
 @click.command(context_settings=options.CONTEXT)
 @click.argument("words", nargs=-1, metavar="[status]")
-@click.option("--from", "source", metavar="URL", help="The broker that leaves, or all brokers of its cluster.")
+@click.option("--from", "source", metavar="URL", help="Source: the broker to empty, or all brokers of its cluster.")
 @click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Instead of --from: the store of a broker that does not run.",
+    help="Instead of --from: the store of a broker that is not running.",
 )
-@click.option("--delete-released", is_flag=True, help="With --store: delete the store when it was released.")
+@click.option("--delete-released", is_flag=True, help="With --store: delete the store when it is empty and released.")
 @click.option(
     "--to",
     "targets",
     multiple=True,
     metavar="URL",
-    help="The broker, or all brokers of the cluster, that takes its messages. Again: one more, for a part of the queues.",
+    help="Target: the broker, or all brokers of its cluster. Repeat it to spread the queues over several targets.",
 )
-@click.option("--cancel", is_flag=True, help="Call the drain off: the broker keeps what has not moved, and serves again.")
-@click.option("--check", is_flag=True, help="Say what would be made there and what will not fit; change nothing.")
-@click.option("--deadline", type=click.FloatRange(0.1), metavar="SECONDS", help="End after so long, done or not (exit 75).")
+@click.option(
+    "--cancel", is_flag=True, help="Cancel the drain: the source keeps the messages that have not moved, and serves again."
+)
+@click.option(
+    "--check", is_flag=True, help="Print what would be created on the target and what does not fit there. Change nothing."
+)
+@click.option(
+    "--deadline",
+    type=click.FloatRange(0.1),
+    metavar="SECONDS",
+    help="End after this time even if messages are left (exit code 75).",
+)
 @click.option(
     "--spread",
     type=click.FloatRange(0, 3600),
     default=10.0,
     metavar="SECONDS",
-    help="Send the clients on over this time, a tenth of them at a step. [10]",
+    help="Disconnect the clients over this time, a tenth of them at each step. [10]",
 )
-@click.option("--rate", type=click.FloatRange(1), metavar="N", help="Move at most so many messages in a second.")
+@click.option("--rate", type=click.FloatRange(1), metavar="N", help="Maximum messages per second.")
 @partial(options.connection_options, without=("broker",))
 @click.version_option(options.VERSION, prog_name=NAME)
 def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...], form: str, **given: Any) -> None:
-    """Move every queue of a broker that is to go to another broker, and verify that nothing is left.
+    """Empty a broker before it is removed: move all its queues to another broker, and verify that nothing is left.
 
     \b
-    qpid-drain --from URL --to URL            move everything; the broker takes no clients from then on
-    qpid-drain --from URL --to URL --check    what would be made on the target, and what will not fit there
-    qpid-drain --store DIR --to URL           the same for a store whose broker does not run
-    qpid-drain --from URL --cancel            call it off: what has moved stays moved, the broker serves the rest
-    qpid-drain status --from URL              whether it leaves, to where, and what is left
+    qpid-drain --from URL --to URL            move all queues
+    qpid-drain --from URL --to URL --check    print what does not fit
+    qpid-drain --store DIR --to URL           drain a store without its broker
+    qpid-drain --from URL --cancel            cancel; the source serves the rest
+    qpid-drain status --from URL              print what is left
 
-    Begun again after a failure or a deadline, it goes on; no message is lost or repeated.
+    From the start of a drain on, the source accepts no clients. Messages that have moved stay on the target.
+
+    Run it again after a failure or a deadline to continue. No message is lost or repeated.
     """
     check, deadline_s, spread_s = given.pop("check"), given.pop("deadline"), given.pop("spread")
     rate = given.pop("rate")

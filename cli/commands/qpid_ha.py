@@ -30,11 +30,11 @@ def ping(form: str, **given: Any) -> None:
 
 
 @ha_command("status")
-@click.option("--expect", type=click.Choice(STATUSES), help="Exit with 1 unless the broker has this status.")
-@click.option("--is-primary", is_flag=True, help="Exit with 1 unless the broker is the primary.")
+@click.option("--expect", type=click.Choice(STATUSES), help="Exit with code 1 unless the broker has this status.")
+@click.option("--is-primary", is_flag=True, help="Exit with code 1 unless the broker is the primary.")
 @click.option("--all", "everyone", is_flag=True, help="Ask every member of the cluster.")
 def status(expect: str | None, is_primary: bool, everyone: bool, form: str, **given: Any) -> None:
-    """Print the broker's status: joining, catchup, ready, recovering, active, standalone or removed."""
+    """Print the status of the broker. The status is joining, catchup, ready, recovering, active, standalone or removed."""
     if (expect is not None) + is_primary + everyone > 1:
         raise click.UsageError("--expect, --is-primary and --all exclude each other")
     target = options.target(given, admin=True)
@@ -70,7 +70,7 @@ def _show_all(views: list[dict[str, Any]], form: str) -> None:
 @ha_command("query")
 @click.option("--all", "everyone", is_flag=True, help="Ask every member of the cluster.")
 def query(everyone: bool, form: str, **given: Any) -> None:
-    """Print the broker's HA settings, its place in the log, and on the primary how far each backup lags."""
+    """Print the broker's HA settings and position. On the primary, also print the lag of each backup."""
     target = options.target(given, admin=True)
     if everyone:
         views = endings.run(lambda reactor: views_of(target, reactor))
@@ -158,13 +158,16 @@ def _show_promoted(answer: dict[str, Any], broker: str, form: str) -> None:
 
 @ha_command("promote")
 @click.option("--cluster-manager", is_flag=True, help="Accepted for old scripts. It changes nothing.")
-@click.option("--manager", metavar="KIND", default="", help="A cluster manager of this kind asks, not a person.")
+@click.option(
+    "--manager", metavar="KIND", default="", help="Ask as a cluster manager of this kind: pause, authority and limits apply."
+)
 def promote(cluster_manager: bool, manager: str, form: str, **given: Any) -> None:
     """Make the broker the primary.
 
-    When there is a healthy primary, it lets this broker catch up and hands over without loss. When there is none, and this broker
-    has not the newest log, a better one is elected first and hands over. It fails when no majority of the brokers can be reached,
-    or when this broker stays behind; the text says which brokers, and how far.
+    A healthy primary waits until this broker has caught up and then hands over without loss. When there is no primary and
+    another broker has a newer log, that broker is elected first and hands over. The command fails when no majority of the
+    brokers can be reached, or when this broker does not catch up. The error names the brokers that are not reached, or says how
+    far this one is behind.
     """
     target = options.target(given, admin=True)
     if len(target.url.addresses) != 1:
@@ -175,14 +178,14 @@ def promote(cluster_manager: bool, manager: str, form: str, **given: Any) -> Non
 
 
 @ha_command("bootstrap")
-@click.option("--force", is_flag=True, help="Begin, and give up what the members that do not answer may hold.")
+@click.option("--force", is_flag=True, help="Begin, and give up any data on members that do not answer.")
 def bootstrap(force: bool, form: str, **given: Any) -> None:
-    """Begin a new cluster with an empty broker, though members are missing.
+    """Begin a new cluster while members are missing.
 
-    A new cluster begins by itself when all its brokers are up. When one is missing it may hold the messages of the cluster, so
-    nobody is elected. Without --force this prints which brokers would be given up, and does nothing. With --force the broker asks
-    every member; if a majority answers, and none of them holds data, it becomes the primary of a new cluster. What the silent
-    ones hold is then lost to it: they are refused when they come back, until their data folders are emptied.
+    A new cluster begins by itself when all its brokers are up. A missing broker may hold the cluster's messages, so no broker is
+    elected without it. Without --force this prints which brokers would be given up, and does nothing. With --force the broker
+    asks every member; if a majority answers, and none of them holds data, it becomes the primary of a new cluster. What the
+    silent ones hold is then lost to it: they are refused when they come back, until their data folders are emptied.
     """
     target = options.target(given, admin=True)
     if len(target.url.addresses) != 1:
@@ -192,11 +195,11 @@ def bootstrap(force: bool, form: str, **given: Any) -> None:
 
 
 @ha_command("switchover")
-@click.option("--candidate", metavar="BROKER", help="Backup that takes over. Default: the one with the newest log.")
-@click.option("--scheduled", metavar="TIME", help="Do it at this time, as in 2026-01-31T04:00:00Z, whoever is the primary then.")
-@click.option("--cancel", is_flag=True, help="Take a scheduled one back.")
+@click.option("--candidate", metavar="BROKER", help="Backup that takes over. Default: the ready backup with the newest log.")
+@click.option("--scheduled", metavar="TIME", help="Switch over at this time, as in 2026-01-31T04:00:00Z.")
+@click.option("--cancel", is_flag=True, help="Cancel the scheduled switchover.")
 def switchover(candidate: str | None, scheduled: str | None, cancel: bool, form: str, **given: Any) -> None:
-    """Let the primary hand over to a backup, without loss."""
+    """Hand over from the primary to a backup as planned. No message is lost."""
     chosen = urls.parse(candidate) if candidate else None
     if chosen is not None and len(chosen.addresses) != 1:
         raise click.UsageError("--candidate takes one broker")
@@ -221,13 +224,13 @@ def switchover(candidate: str | None, scheduled: str | None, cancel: bool, form:
 @click.argument("queue", required=False)
 @click.argument("remote", required=False)
 def replicate(queue: str | None, remote: str | None) -> None:
-    """Refused: queues are not replicated one by one; see qpid-route."""
+    """Refused: queues are not replicated one by one. Use qpid-route."""
     raise click.UsageError(options.NO_REPLICATION)
 
 
 @ha_command("history")
 def history(form: str, **given: Any) -> None:
-    """Print who was the primary when, and why."""
+    """Print every primary so far: when it took over, and why."""
     target = options.target(given, admin=True)
     items = list(endings.run(lambda reactor: ask(target, reactor, "QUERY", "history")).get("items") or [])
     if form == "json":
@@ -252,7 +255,7 @@ def history(form: str, **given: Any) -> None:
 @click.argument("name", required=False, type=str)
 @click.pass_context
 def help_(context: click.Context, name: str | None) -> None:
-    """Print the help of a command, or of all briefly."""
+    """Print the help of one command, or list all commands."""
     parent = context.parent
     assert parent is not None
     if name is None:

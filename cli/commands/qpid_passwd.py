@@ -66,7 +66,7 @@ def _change(file: Path, edit: Callable[[str], str]) -> None:
 @click.group(context_settings=options.CONTEXT)
 @click.version_option(options.VERSION, prog_name=NAME)
 def command() -> None:
-    """Keep the users' file of a broker (qpidd --users FILE)."""
+    """Edit the users' file of a broker (qpidd --users FILE)."""
 
 
 @command.command()
@@ -77,10 +77,10 @@ def command() -> None:
     type=click.IntRange(ITERATIONS, limits.MAX_ITERATIONS),
     default=ITERATIONS,
     show_default=True,
-    help="Work to derive the keys. More protects a stolen file better and makes each login slower.",
+    help="Iterations to derive the keys. A higher number protects a stolen file better and makes each login slower.",
 )
 def add(file: Path, name: str, iterations: int) -> None:
-    """Add a user, or give it another password. The file is made if there is none."""
+    """Add a user, or change its password. The file is created if it does not exist."""
     name = _accepted(users.name_of, name)
     password = _password(f"Password of {name}", confirm=True)
     keys = {each: users.derive(each, password, secrets.token_bytes(SALT_BYTES), iterations) for each in HASHES}
@@ -91,7 +91,7 @@ def add(file: Path, name: str, iterations: int) -> None:
 @_FILE
 @_USER
 def delete(file: Path, name: str) -> None:
-    """Take a user out. Its connections stay until they end."""
+    """Delete a user. Its open connections stay until they end."""
     if name not in _read(file):
         raise endings.Refused(f"there is no user {name} in {file}")
     _change(file, partial(users.with_line, name=name, line=None))
@@ -101,7 +101,7 @@ def delete(file: Path, name: str) -> None:
 @_FILE
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 def list_users(file: Path, form: str) -> None:
-    """The names of all users, one on each line."""
+    """Print the names of all users, one on each line."""
     names = sorted(_read(file))
     if form == "json":
         show_json(names)
@@ -114,7 +114,7 @@ def list_users(file: Path, form: str) -> None:
 @_FILE
 @_USER
 def check(file: Path, name: str) -> None:
-    """Whether a password is this user's: exit status 1 if it is not."""
+    """Check a user's password. Exit code 1 if it is wrong."""
     found = _read(file)
     password = _password(f"Password of {name}", confirm=False)
     for mechanism, keys in found.get(name, {}).items():

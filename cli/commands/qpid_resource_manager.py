@@ -53,10 +53,10 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @_with_options
 @click.version_option(VERSION, prog_name=NAME)
 def command(**options: Any) -> None:
-    """Watch the brokers of a cluster, and ask the best backup to become the primary when there is none.
+    """Watch the brokers of a cluster. When there is no primary, ask the best backup to become it.
 
-    Run one beside each broker, or one anywhere; several do no harm. Every option can also stand in the file named by --config, as
-    `key=value`, or in the environment, as QPID_KEY.
+    Run one beside each broker; several do not conflict. Every option can also be given in the file of --config, as `key=value`,
+    or in the environment, as QPID_KEY.
     """
     from resource_manager.settings import read
 

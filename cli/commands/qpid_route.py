@@ -44,14 +44,14 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
     table: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         (("--timeout",), {"metavar": "SECONDS", "help": "Time to wait for an answer. [default: 10]"}),
         (("-v", "--verbose"), {"is_flag": True, "help": "Say what was done."}),
-        (("-q", "--quiet"), {"is_flag": True, "help": "A route that is there already, or is not, is no error."}),
+        (("-q", "--quiet"), {"is_flag": True, "help": "Adding a route that exists, or deleting one that does not, is no error."}),
         (("-d", "--durable"), {"is_flag": True, "help": "Routes are always durable."}),
-        (("-e", "--del-empty-link"), {"is_flag": True, "help": "A link always goes with its last route."}),
+        (("-e", "--del-empty-link"), {"is_flag": True, "help": "Links are always deleted with their last route."}),
         (("-t", "--transport"), {"metavar": "tcp|ssl", "default": "tcp", "help": "How DEST reaches SRC. [tcp]"}),
         (("--force",), {"is_flag": True, "help": "del, flush: do not wait until the source has deleted the route's queue."}),
-        (("-s", "--src-local"), {"is_flag": True, "help": "Refused: routes fetch, they do not push."}),
+        (("-s", "--src-local"), {"is_flag": True, "help": "Refused: a route pulls messages, it does not push."}),
         (("--ack",), {"metavar": "N", "help": "Refused: messages are acknowledged when they are committed."}),
-        (("--credit",), {"metavar": "N", "help": "Refused: there is credit for as much as there is room."}),
+        (("--credit",), {"metavar": "N", "help": "Refused: the broker sets the credit from its free space."}),
     )
     for names, settings in reversed(table):
         function = click.option(*names, **settings)(function)
@@ -65,7 +65,7 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
 @partial(options.connection_options, without=("broker", "timeout"))
 @click.version_option(options.VERSION, prog_name=NAME)
 def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> None:
-    """Fetch messages from other brokers.
+    """Manage routes, which fetch messages from other brokers.
 
     \b
     qpid-route [OPTIONS] route add DEST SRC EXCHANGE KEY [TAG] [EXCLUDE,...] [MECHANISM]
@@ -77,8 +77,8 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     qpid-route [OPTIONS] link list [DEST]
     qpid-route [OPTIONS] link del DEST SRC      all routes from SRC
 
-    DEST and SRC: [amqps:][user@]host[:port],... EXCHANGE is that of DEST, and for `route` that of SRC too; for `queue` it may be
-    the name of a queue of DEST. Passwords for SRC are in the file that --route-passwords of the brokers of DEST names.
+    DEST and SRC: [amqps:][user@]host[:port],... EXCHANGE is an exchange of DEST, and for `route` also of SRC. For `queue` it may
+    be a queue of DEST. The brokers of DEST have the passwords for SRC in the file of their option --route-passwords.
     """
     for option, why in _WITHOUT_MEANING.items():
         if given.pop(option):

@@ -24,40 +24,43 @@ NAME = "qpid-scaledown"
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     required=True,
     metavar="FOLDER",
-    help="The folder that has the stores, each in a folder NAME-0, NAME-1, ...",
+    help="Folder with the stores, each in a folder NAME-0, NAME-1, ...",
 )
-@click.option("--name", default="", metavar="NAME", help="Only folders of this NAME. [the only one that there is]")
+@click.option("--name", default="", metavar="NAME", help="Only folders of this NAME. [default: the only NAME there]")
 @click.option(
     "--replicas-file",
     "replicas",
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
     metavar="FILE",
-    help="Has the number of brokers that are wanted; it is read again and again.",
+    help="File with the wanted number of brokers. It is read at each poll.",
 )
 @click.option(
     "--brokers",
     required=True,
     metavar="ADDRESS",
-    help="Where broker N is: host:port with {ordinal}, or {5672+ordinal}, for its number.",
+    help="Address of broker N: host:port, with {ordinal} or {5672+ordinal} for its number.",
 )
-@click.option("--to", "targets", multiple=True, required=True, metavar="URL", help="As of qpid-drain: what takes the messages.")
-@click.option("--parallel", type=click.IntRange(1, 64), default=1, metavar="N", help="Drain so many stores at a time. [1]")
-@click.option("--poll", type=click.FloatRange(0.1, 60), default=5.0, metavar="SECONDS", help="Look again after so long. [5]")
-@click.option("--delete-released", is_flag=True, help="Delete a store when it was released.")
-@click.option("--once", is_flag=True, help="Do what is to be done now, and end: 0 if nothing is left, 1 if something is.")
+@click.option(
+    "--to", "targets", multiple=True, required=True, metavar="URL", help="Target of the messages, as in qpid-drain --to."
+)
+@click.option("--parallel", type=click.IntRange(1, 64), default=1, metavar="N", help="Number of stores drained at a time. [1]")
+@click.option("--poll", type=click.FloatRange(0.1, 60), default=5.0, metavar="SECONDS", help="Time between two polls. [5]")
+@click.option("--delete-released", is_flag=True, help="Delete a store when it is empty and released.")
+@click.option("--once", is_flag=True, help="Poll once and end: exit code 0 if nothing is left to drain, 1 if something is.")
 @click.option("--probe-port", type=click.IntRange(0, 65535), metavar="PORT", help="Answer GET /livez on this port.")
 @partial(options.connection_options, without=("broker",))
 @click.version_option(options.VERSION, prog_name=NAME)
 def command(stores: Path, replicas: Path, targets: tuple[str, ...], form: str, **given: Any) -> None:
-    """Drain the stores whose number is not below the number of brokers that are wanted, the highest first.
+    """Drain the stores of brokers that are no longer wanted: with N wanted brokers, the stores numbered N and above.
 
     \b
     echo 3 > replicas
     qpid-scaledown --stores /var/lib/understudy --replicas-file replicas --brokers 10.0.0.1:{5672+ordinal} --to 10.0.0.1:5672
 
-    Nothing is drained while no broker is wanted. A store that is wanted again gets back what has not moved, when its broker runs.
-    A broker that is wanted and does not run is left alone: it may be restarted, or upgraded. Of several controllers one acts.
+    The highest number is drained first. Nothing is drained while the wanted number is 0. If a store is wanted again, its drain
+    is cancelled when its broker runs. A wanted broker that does not run is left alone: it may be restarting. Of several
+    controllers, one acts.
     """
     own = {name: given.pop(name) for name in ("name", "brokers", "parallel", "poll", "delete_released", "once", "probe_port")}
     for url in targets:

@@ -151,7 +151,7 @@ def _kind_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("-S", "--sort-by", metavar="COLUMN", help="Sort by this column.")
 @click.option("-I", "--increasing", is_flag=True, help="Sort in ascending order.")
 @click.option(
-    "-L", "--limit", metavar="N", type=click.IntRange(0), default=50, show_default=True, help="Rows to show, at most. 0: all."
+    "-L", "--limit", metavar="N", type=click.IntRange(0), default=50, show_default=True, help="Maximum number of rows. 0: all."
 )
 @options.ha_admin_option
 @options.connection_options
@@ -169,7 +169,7 @@ def command(
     """Show what a broker is doing: -g the broker, -c connections, -e exchanges, -q queues, -u subscriptions,
     -m memory, --acl rules.
 
-    With -q and the name of a queue, all about that one.
+    With -q and the name of a queue, show all details of that queue.
     """
     if len(set(kinds)) != 1:
         raise click.UsageError(f"say which table to show, one of {', '.join(_SHORT.values())}")

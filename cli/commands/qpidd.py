@@ -38,9 +38,9 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @_with_options
 @click.version_option(package_name="understudy", prog_name="qpidd")
 def command(**command_line: str | None) -> None:
-    """An AMQP 1.0 broker: standalone, or with --ha-cluster yes a member of a cluster that waits to be promoted.
+    """Run an AMQP 1.0 broker: standalone, or with --ha-cluster yes as a member of a cluster.
 
-    Every option can also stand in the file named by --config, as `key=value`, or in the environment, as QPID_KEY.
+    Every option can also be given in the file of --config, as `key=value`, or in the environment, as QPID_KEY.
     """
     try:
         broker, ha = ha_settings.read(command_line, note=lambda line: click.echo(f"qpidd: {line}", err=True))

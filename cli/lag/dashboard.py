@@ -18,15 +18,13 @@ _LOOK_S = 1.0
 
 @click.command()
 @click.option("--input", "path", required=True, metavar="DIR", help="Folder of telemetry or of a stream, or a URL (s3a://...).")
-@click.option(
-    "--output", metavar="PAGE.html", type=click.Path(dir_okay=False), help="Write the page to a file or a URL, and end."
-)
-@click.option("--png", metavar="FILE.png", type=click.Path(dir_okay=False), help="Write a picture of it, and end.")
-@click.option("--width", type=click.IntRange(500, 3840), default=1440, show_default=True, help="Of the picture, in pixels.")
-@click.option("--dark", is_flag=True, help="A picture in dark colours.")
-@click.option("--listen", default="127.0.0.1", metavar="ADDRESS", show_default=True, help="Where browsers connect to.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Its port.  [default: a free one]")
-@click.option("--name", "names", multiple=True, metavar="HOST", help="A name under which browsers may ask for it, too.")
+@click.option("--output", metavar="PAGE.html", type=click.Path(dir_okay=False), help="Write the page to a file or URL and end.")
+@click.option("--png", metavar="FILE.png", type=click.Path(dir_okay=False), help="Write a picture of the page and end.")
+@click.option("--width", type=click.IntRange(500, 3840), default=1440, show_default=True, help="Width of the picture, in pixels.")
+@click.option("--dark", is_flag=True, help="Make the picture in dark colours.")
+@click.option("--listen", default="127.0.0.1", metavar="ADDRESS", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: a free one]")
+@click.option("--name", "names", multiple=True, metavar="HOST", help="Another host name that browsers may use.")
 @click.option(
     "--refresh",
     "refresh_s",
@@ -34,7 +32,7 @@ _LOOK_S = 1.0
     default=_REFRESH_S,
     show_default=True,
     metavar="SECONDS",
-    help="From one summary to the next.",
+    help="Time between two summaries.",
 )
 @summarises
 @master

@@ -23,21 +23,21 @@ _SPARE_BYTES = 64 << 20
     required=True,
     metavar="DIR",
     type=click.Path(file_okay=False),
-    help="Folder to write to; new or empty.",
+    help="Folder to write to. It must be new or empty.",
 )
-@click.option("--duration", metavar="10m|1d|7d", help="How long a story: 120 intervals at least.  [default: 10m]")
-@click.option("--seconds", type=click.IntRange(min=120), help="The same, in seconds.")
-@click.option("--queues", type=click.IntRange(1, 5000), default=8, show_default=True, help="How many replicated queues.")
-@click.option("--backups", type=click.IntRange(2, 8), default=2, show_default=True, help="How many backups.")
-@click.option("--interval", metavar="1s|10s|60s", default="1s", show_default=True, help="From one sample to the next.")
+@click.option("--duration", metavar="10m|1d|7d", help="Length of the story, at least 120 intervals.  [default: 10m]")
+@click.option("--seconds", type=click.IntRange(min=120), help="Length of the story in seconds.")
+@click.option("--queues", type=click.IntRange(1, 5000), default=8, show_default=True, help="Number of replicated queues.")
+@click.option("--backups", type=click.IntRange(2, 8), default=2, show_default=True, help="Number of backups.")
+@click.option("--interval", metavar="1s|10s|60s", default="1s", show_default=True, help="Time between two samples.")
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same telemetry.")
-@click.option("--start", metavar="TIME", help="When it begins.  [default: so that it ends now]")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print.")
+@click.option("--start", metavar="TIME", help="Begin of the story.  [default: so that it ends now]")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format.")
 def demo_data(directory: str, form: str, **asked: Any) -> None:
     """Write telemetry with known answers, and print them.
 
-    Load that rises and falls over the day, and lag with it; a slow disk, a backup that stands still, one that is silent;
-    a primary that is killed, a planned switchover, an outage of everything; lines that are lost, dropped, bad, or twice.
+    The story has a daily rise and fall of load and lag, a slow disk, a stalled backup, a silent backup, a failover, a planned
+    switchover and an outage of all brokers. Some of its lines are lost, dropped, malformed or repeated.
     """
     from spark_analytics import demo_data as story
     from spark_analytics.errors import Refused

@@ -57,7 +57,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version, and end.")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version and end.")
 def main() -> None:
     """Replication lag over any span: summaries by Spark, for terminals and browsers."""
 

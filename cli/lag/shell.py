@@ -107,7 +107,7 @@ def reads(command: _Command) -> _Command:
     options = [
         click.option("--input", "path", metavar="DIR", help="Folder of telemetry, or a URL that Spark can read (s3a://...)."),
         click.option("--kafka", metavar="SERVERS", help="Read from Kafka instead: host:port,..."),
-        click.option("--topic", metavar="NAME", help="The topic whose messages are lines of telemetry."),
+        click.option("--topic", metavar="NAME", help="Kafka topic with lines of telemetry."),
     ]
     return _with(command, [*options, master])
 
@@ -118,20 +118,20 @@ def summarises(command: _Command) -> _Command:
         click.option(
             "--objective-ms",
             type=click.FloatRange(min=0),
-            help="A lag above this is over the objective.  [default: 1000]",
+            help="Lag objective, in ms.  [default: 1000]",
         ),
         click.option(
             "--target",
             type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
             default=0.99,
             show_default=True,
-            help="Share of time that shall be within the objective.",
+            help="Target share of time within the objective.",
         ),
-        click.option("--window", metavar="10s|1m|1h", help="Length of a window.  [default: by the span]"),
-        click.option("--since", metavar="TIME", help="From here on: 2026-01-02T15:04:05Z, or 15m ago."),
-        click.option("--until", metavar="TIME", help="Up to here; `now` makes silence last until now."),
-        click.option("--compare", metavar="LENGTH", help="Set the span of that length before this one beside it: 1h, 1d, 7d."),
-        click.option("--cluster", metavar="NAME", help="Which cluster, when the folder holds several."),
+        click.option("--window", metavar="10s|1m|1h", help="Length of a window.  [default: depends on the span]"),
+        click.option("--since", metavar="TIME", help="Begin of the span: 2026-01-02T15:04:05Z, or an age: 15m."),
+        click.option("--until", metavar="TIME", help="End of the span. `now` counts silence up to now."),
+        click.option("--compare", metavar="LENGTH", help="Compare with the span of this length before it: 1h, 1d, 7d."),
+        click.option("--cluster", metavar="NAME", help="Cluster to summarise, if the input has several."),
     ]
     return _with(command, options)
 

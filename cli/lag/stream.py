@@ -26,20 +26,20 @@ _SILENT_AFTER_MS = 10_000
 @click.command()
 @reads
 @click.option(
-    "--output", required=True, metavar="DIR", type=click.Path(file_okay=False), help="Folder to keep the lines in, as Parquet."
+    "--output", required=True, metavar="DIR", type=click.Path(file_okay=False), help="Folder for the lines, as Parquet."
 )
-@click.option("--checkpoint", metavar="DIR", help="Where Spark keeps how far it is.  [default: OUTPUT/_checkpoint]")
-@click.option("--trigger", default="10s", show_default=True, metavar="TIME", help="How often a batch begins.")
-@click.option("--since", metavar="TIME", help="Leave out what is older: 2026-01-02T15:04:05Z, or 15m ago.")
+@click.option("--checkpoint", metavar="DIR", help="Folder for Spark's checkpoint.  [default: OUTPUT/_checkpoint]")
+@click.option("--trigger", default="10s", show_default=True, metavar="TIME", help="Time between two batches.")
+@click.option("--since", metavar="TIME", help="Leave out older lines: 2026-01-02T15:04:05Z, or an age: 15m.")
 @click.option(
     "--batch-mib",
     type=click.FloatRange(min=0.01),
     default=448,
     show_default=True,
-    help="The most that a batch takes from a folder; the first two a sixteenth and a quarter of it.",
+    help="Maximum size of a batch from a folder. The first two batches take a sixteenth and a quarter of it.",
 )
-@click.option("--keep", metavar="LENGTH", help="Drop days that are older than that: 90d.  [default: keep everything]")
-@click.option("--available-now", is_flag=True, help="Take what is there, and end.")
+@click.option("--keep", metavar="LENGTH", help="Delete days older than this: 90d.  [default: keep everything]")
+@click.option("--available-now", is_flag=True, help="Process the lines that are there now, and end.")
 def stream(
     path: str | None,
     kafka: str | None,
@@ -53,7 +53,7 @@ def stream(
     keep: str | None,
     available_now: bool,
 ) -> None:
-    """Follow telemetry as it is written, and keep its lines as typed Parquet, for summaries of any span."""
+    """Follow telemetry while it is written, and keep it as Parquet for later summaries."""
     from spark_analytics.errors import Refused
     from spark_analytics.jobs import spans
     from spark_analytics.jobs.stream import Streaming, prepare

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     "--output",
     metavar="PAGE.html",
     type=click.Path(dir_okay=False),
-    help="Write a page that needs nothing else, to a file or a URL.",
+    help="Write a self-contained HTML page to a file or URL.",
 )
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format.")
 @summarises
-@click.option("--compare-since", metavar="TIME", help="Set another span beside this one: from here on,")
-@click.option("--compare-until", metavar="TIME", help="up to here.")
-@click.option("--windows-to", metavar="DIR", help="Write every window of every queue there, as Parquet.")
+@click.option("--compare-since", metavar="TIME", help="Begin of another span to compare with.")
+@click.option("--compare-until", metavar="TIME", help="End of that span.")
+@click.option("--windows-to", metavar="DIR", help="Write every window of every queue to this folder, as Parquet.")
 def summarise(kafka: str | None, topic: str | None, output: str | None, form: str, **asked: Any) -> None:
-    """Summarise replication lag: per backup, queue and window, with failovers, silence and bad lines.
+    """Summarise replication lag by backup, queue and window, with failovers, silence and malformed lines.
 
-    The input is telemetry, or the folder that `qpid-lag stream` keeps.
+    The input is a folder of telemetry, or the folder that `qpid-lag stream` writes.
     """
     from spark_analytics.dashboard.page import render as rendered
     from spark_analytics.errors import Refused

@@ -64,35 +64,45 @@ OPTIONS = (
         urls.parse,
         None,
         "URL",
-        "All brokers of the cluster, as in amqp:host1:5672,host2:5672,host3:5672; or one that is by itself.",
+        "Addresses of all brokers of the cluster, as in amqp:host1:5672,host2:5672,host3:5672; or one standalone broker.",
         aliases=("broker",),
         short="b",
     ),
     Option("seconds", seconds(0.1, 30 * 86_400), 10.0, "SECONDS", "Time during which messages are sent.", short="s"),
     Option(
-        "producers", number(1, MAX_CLIENTS), 1, "N", "Number of producers. Each is a process and sends to all queues in turn."
+        "producers", number(1, MAX_CLIENTS), 1, "N", "Number of producers. Each is a process that sends to all queues in turn."
     ),
-    Option("consumers", number(1, MAX_CLIENTS), 1, "N", "Number of consumers. Each is a process; they compete for all queues."),
+    Option("consumers", number(1, MAX_CLIENTS), 1, "N", "Number of consumers. Each is a process that consumes from all queues."),
     Option("queues", number(1, MAX_QUEUES), 1, "N", "Number of queues."),
     Option("size", size(1, 16 << 20), 100, "BYTES", "Size of a message's body."),
-    Option("rate", number(0, 1_000_000), 0, "N", "Messages per second, at most, over all producers. 0: no limit."),
+    Option("rate", number(0, 1_000_000), 0, "N", "Maximum messages per second, over all producers. 0: no limit."),
     Option(
-        "window", number(1, 10_000), 300, "N", "Messages that a producer may have without an outcome, and a consumer's credit."
+        "window",
+        number(1, 10_000),
+        300,
+        "N",
+        "Maximum number of messages in flight for a producer, and the credit of a consumer.",
     ),
     Option(
         "once",
         yes_no,
         False,
         "yes|no",
-        "Producers number what they send, and brokers remember it: what is sent again is to be there once.",
+        "Number the deliveries, so that the broker drops a message that is sent again (exactly-once sending).",
     ),
-    Option("queue-prefix", _prefix, NAME, "NAME", "Queue names: NAME-1, NAME-2, ..."),
+    Option("queue-prefix", _prefix, NAME, "NAME", "Prefix of the queue names: NAME-1, NAME-2, ..."),
     Option("replicate", one_of("all", "configuration", "none"), "all", "LEVEL", "Replication level of the queues."),
-    Option("keep-queues", yes_no, False, "yes|no", "Keep the queues at the end."),
+    Option("keep-queues", yes_no, False, "yes|no", "Do not delete the queues at the end."),
     Option("drain-timeout", seconds(0, 86_400), 60.0, "SECONDS", "Time to wait for missing messages while none arrives."),
-    Option("heartbeat", seconds(2, 3600), 5.0, "SECONDS", "A client gives up a broker that is silent for this time."),
+    Option("heartbeat", seconds(2, 3600), 5.0, "SECONDS", "A client disconnects from a broker that is silent for this time."),
     Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Time to wait for a primary at the start.", short="t"),
-    Option("sasl-mechanism", one_of(*MECHANISMS), "", "MECH", f"{', '.join(MECHANISMS)}. Default: the best that the broker has."),
+    Option(
+        "sasl-mechanism",
+        one_of(*MECHANISMS),
+        "",
+        "MECH",
+        f"{', '.join(MECHANISMS)}. Default: the strongest that the broker offers.",
+    ),
     PASSWORD_FILE,
     *FILES,
 )
@@ -158,10 +168,10 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--json", "form", flag_value="json", help="Same as --format json.")
 @click.version_option(options.VERSION, prog_name=NAME)
 def command(form: str, **options: Any) -> None:
-    """Send numbered messages through a cluster, receive them, and say what became of every one.
+    """Send numbered messages through a cluster, receive them, and report lost, repeated and changed ones.
 
-    Kill, freeze, promote, restart or cut off brokers meanwhile as you like: what was accepted must come, unaltered and in order.
-    The exit code is 0 when it did, and 1 when not. Ctrl-C ends the sending; what is on its way is still accounted for.
+    Meanwhile kill, freeze, promote, restart or disconnect brokers. Every accepted message must arrive unchanged and in order:
+    the exit code is 0 if all did, and 1 if not. Ctrl-C ends the sending; messages on their way are still received and counted.
     """
     settings = read(options, os.environ)
     for signaled in (signal.SIGTERM, signal.SIGHUP):
