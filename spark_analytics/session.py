@@ -159,6 +159,9 @@ def _quick(work: Work) -> dict[str, str]:
         "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
         # Java holds on to what it has read back from a disk until it is told to forget: by default a hundred batches of rows.
         "spark.serializer.objectStreamReset": "1",
+        # Spark checks a plan after each rule that changes it, and writes each plan down for an interface that is off.
+        "spark.sql.lightweightPlanChangeValidation": "false",
+        "spark.sql.ui.explainMode": "simple",
         # Where in our files a column was made would be told to Java with each of some thousand columns.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.catalogImplementation": "in-memory",

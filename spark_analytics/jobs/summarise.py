@@ -28,6 +28,7 @@ from spark_analytics.jobs.series import Axis, Rows
 from spark_analytics.locations import first_line, located
 from spark_analytics.transforms import expected, failovers, lag, quality, windows
 from spark_analytics.transforms import lines as of_lines
+from spark_analytics.transforms.expected import Segment
 from spark_analytics.transforms.lag import Grains
 
 OBJECTIVE_MS: Final = 1000.0
@@ -119,26 +120,27 @@ def _summarise(spark: SparkSession, request: Request, progress: Callable[[str], 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The state of lag, added up: `lag.grains`, `lag.gaps` and `lag.histogram` of them, and `expected.segments`."""
+    """The state of lag, added up: `lag.seen`, `lag.gaps` and `lag.histogram`, and `expected.segments`."""
 
-    grains: DataFrame
+    seen: Rows
     rows: DataFrame
     histogram: DataFrame
-    segments: DataFrame
+    segments: list[Segment]
     grain_ms: int | None
     """Of queues, where there is much to add up."""
 
     def of_queues(self, names: list[str]) -> _State:
         """Of those queues alone."""
-        some = F.col("queue").isin(*names)
-        return _State(self.grains, self.rows.where(some), self.histogram.where(some), self.segments.where(some), self.grain_ms)
+        some, chosen = F.col("queue").isin(*names), set(names)
+        segments = [one for one in self.segments if one.queue in chosen]
+        return _State(self.seen, self.rows.where(some), self.histogram.where(some), segments, self.grain_ms)
 
     def windows(self, lengths: list[int], of_whole_log: list[int], objective_ms: float) -> DataFrame:
         """Rows of `windows.summarise`."""
         return windows.summarise(
             self.rows,
             self.histogram,
-            self.segments,
+            expected.as_frame(self.rows.sparkSession, self.segments),
             lengths,
             whole_log_only=of_whole_log,
             grain_ms=self.grain_ms,
@@ -168,10 +170,10 @@ def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> 
     cut = _cut(found, request.window_ms)
     present, lines = found.own(presence), found.own(every)
     progress("adding up samples")
-    with compiled(lines.sparkSession, lines=found.samples):
+    with compiled(read.lines.sparkSession, lines=found.samples):
         state = _state(lines, cut, found, request)
-    progress("summarising windows")
-    rows = _found(state, cut, found, request)
+        progress("summarising windows")
+        rows = _found(state, cut, found, request)
     totals = _of(rows, _WHOLE_SPAN_MS)
     if not totals:
         raise Refused(
@@ -186,11 +188,15 @@ def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> 
 
 def _state(lines: DataFrame, cut: Cut, found: Scope, request: Request) -> _State:
     samples = lag.samples(lines, found.terms)
-    rows = materialised(lag.grains(samples, cut.grains, objective_ms=request.objective_ms))
-    segments = materialised(expected.segments(rows, of_lines.rosters(lines), found.terms))
-    exact = found.samples <= EXACT_SAMPLES
-    histogram = materialised(lag.histogram(samples, cut.grains, exact=exact))
-    return _State(rows, materialised(lag.gaps(rows, segments)), histogram, segments, None if exact else cut.grains.queue_ms)
+    grains = materialised(lag.grains(samples, cut.grains, objective_ms=request.objective_ms))
+    seen = [row.asDict() for row in lag.seen(grains).collect()]
+    rosters = [row.asDict() for row in of_lines.rosters(lines).collect()]
+    segments = expected.segments(seen, rosters, found.terms)
+    rows = lag.gaps(grains, expected.as_frame(lines.sparkSession, segments))
+    if found.samples <= EXACT_SAMPLES:
+        return _State(seen, rows, lag.histogram(samples, cut.grains, exact=True), segments, None)
+    histogram = materialised(lag.histogram(samples, cut.grains, exact=False))
+    return _State(seen, materialised(rows), histogram, segments, cut.grains.queue_ms)
 
 
 def _put_together(
@@ -244,7 +250,7 @@ def _put_together(
         ),
         "slo": slo.burn(steps, fine, axis, Axis.over(found.begin_ms, found.end_ms, cut.burn_ms), target=request.target),
         "terms": primaries,
-        "failovers": _failovers(_changes(terms, told), state.grains, steps, primaries),
+        "failovers": _failovers(_changes(terms, told), state.seen, steps, primaries),
         "events": _events(told),
         "comparison": None,
         "quality": _quality(read, found, request, totals, lines, present, told),
@@ -299,7 +305,7 @@ def _found(state: _State, cut: Cut, found: Scope, request: Request) -> Rows:
     """All rows of all lengths, in one job if they are few; else the totals first, and the rest for the worst queues alone."""
     span = found.end_ms - found.begin_ms
     rows_a_key = sum(1 + span // length for length in (cut.window_ms, cut.heat_ms, cut.hour_ms))
-    if state.segments.count() * rows_a_key <= request.max_rows:
+    if len(state.segments) * rows_a_key <= request.max_rows:
         return _rows(state.windows(cut.all, cut.of_whole_log, request.objective_ms))
     rest = [length for length in cut.all if length != _WHOLE_SPAN_MS]
     rows = _rows(state.windows(cut.all, rest, request.objective_ms))
@@ -376,11 +382,9 @@ def _changes(terms: Rows, events: Rows) -> Rows:
     return [_plain_row(row) for row in failovers.failovers(terms, told)][-MAX_FAILOVERS:]
 
 
-def _failovers(rows: Rows, grains: DataFrame, steps: Rows, terms: Rows) -> Rows:
-    if not rows:
-        return []
+def _failovers(rows: Rows, seen: Rows, steps: Rows, terms: Rows) -> Rows:
     looks: dict[int, Rows] = {}
-    for look in lag.first_looks(grains).collect():
+    for look in (one for one in seen if one["queue"] is None):
         looks.setdefault(look["epoch"], []).append({name: look[name] for name in ("backup", "connected", "records")})
     ends = {term["epoch"]: term["end_ms"] for term in terms}
     return [row | _aftermath(row, looks.get(row["epoch"], []), steps, ends[row["epoch"]]) for row in rows]

@@ -9,18 +9,30 @@ sample does, and no interval at either end is lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_analytics.transforms.lag import lengths_of
 
 _KEY: Final = ("backup", "queue")
-_OF_TERMS: Final = ("epoch", "begin_ms", "end_ms", "next_ms", "first_interval_ms", "interval_ms")
 Term = dict[str, Any]
+_Whose = tuple[int, str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A time in which samples of a backup's queue (None: of its whole log) are expected without a break."""
+
+    backup: str
+    queue: str | None
+    from_ms: int
+    to_ms: int
+    interval_ms: int
 
 
 def terms(inventory: Iterable[Mapping[str, Any]], *, end_ms: int) -> list[Term]:
@@ -54,52 +66,68 @@ def terms(inventory: Iterable[Mapping[str, Any]], *, end_ms: int) -> list[Term]:
     return found
 
 
-def segments(rows: DataFrame, rosters: DataFrame, terms: Sequence[Term]) -> DataFrame:
-    """One row per backup, queue and time in which it is expected without a break: `from_ms`, `to_ms`, `interval_ms`.
+def segments(seen: Iterable[Mapping[str, Any]], rosters: Iterable[Mapping[str, Any]], terms: Sequence[Term]) -> list[Segment]:
+    """The times in which each backup and queue is expected without a break, those of one in order.
 
-    `rows` are those of `lag.grains`, `rosters` those of `lines.rosters`.
+    `seen` are the rows of `lag.seen`, `rosters` those of `lines.rosters`: one for each backup and queue, or roster.
     """
-    col = F.col
-    columns = {name: pa.array([term[name] for term in terms], pa.int64()) for name in _OF_TERMS}
-    known = pa.table(columns | {"has_roster": pa.array([term["has_roster"] for term in terms], pa.bool_())})
-    ends = F.broadcast(rows.sparkSession.createDataFrame(known))
-    keys = ["epoch", *_KEY]
-    whole_log = F.array(F.lit(None).cast("string"))
-    named = (
-        rosters.select("epoch", "backups", "queues", "from_ms", "to_ms")
-        .withColumn("backup", F.explode("backups"))
-        .withColumn("queue", F.explode(F.concat(whole_log, "queues")))
-        .select(*keys, "from_ms", "to_ms", F.lit(True).alias("named"))
-    )
-    seen = (
-        rows.groupBy(*keys)
-        .agg(F.min("first_ts_ms").alias("from_ms"), F.max(col("last_ts_ms") + col("interval_ms")).alias("to_ms"))
-        .withColumn("named", F.lit(False))
-    )
-    any_named = F.max("named").over(Window.partitionBy(*keys))
-    told = named.unionByName(seen).withColumn("any_named", any_named).where(col("named") | ~col("any_named"))
-    # Who is sampled and on no roster is expected while it is sampled; without any roster, as long as the term lasts.
-    until_ms = F.when(col("named") | col("has_roster"), col("to_ms"))
-    both = told.join(ends, ["epoch"]).withColumn("to_ms", F.least(F.coalesce(until_ms, "end_ms"), "end_ms"))
-    begin = _floor(F.greatest("from_ms", "begin_ms"), col("first_interval_ms"))
-    # A roster's end, and the next primary's beginning, lie within an interval of which the old one has no sample yet. At the end
-    # of the span the interval of the last sample counts, which lies in each where the first did, give or take a quarter.
-    phase = col("begin_ms") % col("interval_ms")
-    samples = F.floor((col("to_ms") - 1 - phase + F.floor(col("interval_ms") / 4)) / col("interval_ms")) + 1
-    is_end = col("next_ms").isNull() & (col("to_ms") >= col("end_ms"))
-    until = F.when(is_end, samples * col("interval_ms")).otherwise(_floor(col("to_ms"), col("interval_ms")))
-    cut = both.select(*_KEY, begin.alias("from_ms"), until.alias("to_ms"), "interval_ms").where("from_ms < to_ms")
-    order = Window.partitionBy(*_KEY).orderBy("from_ms", "to_ms")
-    reach = F.max("to_ms").over(order.rowsBetween(Window.unboundedPreceding, -1))
-    begins = F.coalesce(col("from_ms") > reach + col("interval_ms"), F.lit(True)).cast("int")
-    joined = cut.withColumn("begins", begins).withColumn("part", F.sum("begins").over(order))
-    return joined.groupBy(*_KEY, "part").agg(
-        F.min("from_ms").alias("from_ms"), F.max("to_ms").alias("to_ms"), F.max("interval_ms").alias("interval_ms")
-    )
+    named: dict[_Whose, list[tuple[int, int | None]]] = {}
+    for roster in rosters:
+        for backup in roster["backups"]:
+            for queue in (None, *roster["queues"]):
+                named.setdefault((roster["epoch"], backup, queue), []).append((roster["from_ms"], roster["to_ms"]))
+    told = {**{(row["epoch"], row["backup"], row["queue"]): [(row["from_ms"], row["to_ms"])] for row in seen}, **named}
+    of_epoch: dict[int, list[Term]] = {}
+    for term in terms:
+        of_epoch.setdefault(term["epoch"], []).append(term)
+    cut: dict[tuple[str, str | None], list[Segment]] = {}
+    for whose, times in told.items():
+        epoch, backup, queue = whose
+        for from_ms, to_ms in times:
+            for term in of_epoch.get(epoch, ()):
+                # Who is sampled and on no roster is expected while it is sampled; without any roster, as long as the term lasts.
+                ends = to_ms if whose in named or term["has_roster"] else None
+                first, last = _whole_intervals(term, from_ms, term["end_ms"] if ends is None else min(ends, term["end_ms"]))
+                if first < last:
+                    cut.setdefault((backup, queue), []).append(Segment(backup, queue, first, last, term["interval_ms"]))
+    return [one for its in cut.values() for one in _joined(sorted(its, key=lambda one: (one.from_ms, one.to_ms)))]
 
 
-def _floor(moment: Column, interval_ms: Column) -> Column:
-    return F.floor(moment / interval_ms) * interval_ms
+def _whole_intervals(term: Term, from_ms: int, to_ms: int) -> tuple[int, int]:
+    """A time within a term, cut at sampling intervals.
+
+    A roster's end, and the next primary's beginning, lie within an interval of which the old one has no sample yet. At the end of
+    the span the interval of the last sample counts, which lies in each where the first did, give or take a quarter.
+    """
+    begin, interval = term["first_interval_ms"], term["interval_ms"]
+    first = max(from_ms, term["begin_ms"]) // begin * begin
+    if term["next_ms"] is None and to_ms >= term["end_ms"]:
+        return first, ((to_ms - 1 - term["begin_ms"] % interval + interval // 4) // interval + 1) * interval
+    return first, to_ms // interval * interval
+
+
+def _joined(cut: Iterable[Segment]) -> Iterator[Segment]:
+    """Pieces in order, without the breaks that are no longer than an interval."""
+    whole: Segment | None = None
+    for one in cut:
+        if whole is None or one.from_ms > whole.to_ms + one.interval_ms:
+            if whole is not None:
+                yield whole
+            whole = one
+        else:
+            longest = max(whole.interval_ms, one.interval_ms)
+            whole = replace(whole, to_ms=max(whole.to_ms, one.to_ms), interval_ms=longest)
+    if whole is not None:
+        yield whole
+
+
+def as_frame(spark: SparkSession, segments: Sequence[Segment]) -> DataFrame:
+    """Segments as rows."""
+    columns = {field.name: [getattr(one, field.name) for one in segments] for field in fields(Segment)}
+    types = {"backup": pa.string(), "queue": pa.string()}
+    return spark.createDataFrame(
+        pa.table({name: pa.array(values, types.get(name, pa.int64())) for name, values in columns.items()})
+    )
 
 
 def windows(segments: DataFrame, lengths: Sequence[int], *, whole_log_only: Sequence[int] = ()) -> DataFrame:

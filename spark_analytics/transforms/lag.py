@@ -129,7 +129,7 @@ def gaps(rows: DataFrame, expected: DataFrame) -> DataFrame:
     """`grains` with `gap_ms`, the longest time that ended in the row in which the backup was not heard (0: none longer than an
     interval and a half), and `fell`: whether its acknowledged index went back within the epoch.
 
-    `expected` are the rows of `expected.segments`: before one begins nobody is silent.
+    `expected` are `expected.segments`: before one begins nobody is silent.
     """
     col = F.col
     segments = F.broadcast(expected.select(col("backup").alias("b"), col("queue").alias("q"), "from_ms", "to_ms"))
@@ -242,8 +242,15 @@ def same_window() -> Column:
     return same
 
 
-def first_looks(rows: DataFrame) -> DataFrame:
-    """What each epoch's primary said first of each backup's whole log: `epoch`, `backup`, `connected`, `records`."""
-    whole = rows.where("queue IS NULL").groupBy("epoch", "backup")
-    connected, records = (F.min_by(f"first_{name}", "start_ms") for name in ("connected", "lag_records"))
-    return whole.agg(connected.alias("connected"), records.alias("records"))
+def seen(rows: DataFrame) -> DataFrame:
+    """When each epoch's primary spoke of each backup and queue (`from_ms`, `to_ms`), and what it said first (`connected`,
+    `records`), from `grains`: `epoch`, `backup`, `queue` and those.
+    """
+    first = F.min_by(F.struct("first_connected", "first_lag_records"), "start_ms").alias("first")
+    ends = F.min("first_ts_ms").alias("from_ms"), F.max(F.col("last_ts_ms") + F.col("interval_ms")).alias("to_ms")
+    found = rows.groupBy("epoch", "backup", "queue").agg(*ends, first)
+    return found.select(
+        *("epoch", "backup", "queue", "from_ms", "to_ms"),
+        F.col("first.first_connected").alias("connected"),
+        F.col("first.first_lag_records").alias("records"),
+    )

@@ -1,0 +1,62 @@
+"""When a backup is expected: worked out from terms, rosters and what was sampled, without Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_analytics.transforms.expected import Segment, Term, segments
+
+
+def term(epoch: int, begin_ms: int, end_ms: int, *, is_last: bool = False, has_roster: bool = False) -> Term:
+    """A primary's time, sampled every second in the middle of the second."""
+    return {
+        "epoch": epoch,
+        "begin_ms": begin_ms,
+        "end_ms": end_ms,
+        "next_ms": None if is_last else end_ms,
+        "first_interval_ms": 1000,
+        "interval_ms": 1000,
+        "has_roster": has_roster,
+    }
+
+
+def seen(backup: str, from_ms: int, to_ms: int, *, epoch: int = 1, queue: str | None = None) -> dict[str, Any]:
+    return {"epoch": epoch, "backup": backup, "queue": queue, "from_ms": from_ms, "to_ms": to_ms}
+
+
+def roster(from_ms: int, to_ms: int | None, *queues: str, epoch: int = 1) -> dict[str, Any]:
+    return {"epoch": epoch, "backups": ["b"], "queues": [*queues], "from_ms": from_ms, "to_ms": to_ms}
+
+
+def test_without_a_roster_a_backup_is_expected_from_its_first_sample_to_the_end_of_the_term() -> None:
+    found = segments([seen("b", 2500, 4500)], [], [term(1, 500, 10_000, is_last=True)])
+    assert found == [Segment("b", None, 2000, 10_000, 1000)]
+
+
+def test_a_roster_that_leaves_a_queue_out_ends_its_being_expected() -> None:
+    told = [roster(500, 5200, "q"), roster(5200, None)]
+    found = segments([seen("b", 500, 9500, queue="q")], told, [term(1, 500, 10_000, is_last=True, has_roster=True)])
+    assert {*found} == {Segment("b", None, 0, 10_000, 1000), Segment("b", "q", 0, 5000, 1000)}
+
+
+def test_what_is_sampled_and_on_no_roster_is_expected_while_it_is_sampled() -> None:
+    told = [roster(500, None)]
+    found = segments([seen("c", 2500, 6500)], told, [term(1, 500, 10_000, is_last=True, has_roster=True)])
+    assert {*found} == {Segment("b", None, 0, 10_000, 1000), Segment("c", None, 2000, 6000, 1000)}
+
+
+def test_a_change_of_primary_breaks_nothing_and_a_time_as_the_primary_does() -> None:
+    terms = [term(1, 500, 4500), term(2, 4500, 8500), term(3, 8500, 11_501, is_last=True)]
+    both = [seen("c", begin, begin + 3000, epoch=epoch) for epoch, begin in ((1, 500), (2, 4500), (3, 8500))]
+    apart = [seen("b", begin, begin + 3000, epoch=epoch) for epoch, begin in ((1, 500), (3, 8500))]
+    assert segments([*both, *apart], [], terms) == [
+        Segment("c", None, 0, 12_000, 1000),
+        Segment("b", None, 0, 4000, 1000),
+        Segment("b", None, 8000, 12_000, 1000),
+    ]
+
+
+def test_an_interval_that_has_just_begun_at_the_end_is_not_expected_and_one_whose_sample_is_due_is() -> None:
+    for end_ms, until_ms in ((9600, 10_000), (9200, 9000), (9501, 10_000)):
+        (found,) = segments([seen("b", 500, 9500)], [], [term(1, 500, end_ms, is_last=True)])
+        assert found.to_ms == until_ms, end_ms
