@@ -18,7 +18,7 @@ const SVG_NAMES = new Set([
 
 /** One node to be: h("p", {class: "x"}, "text", other, [more]). Nothing, false and null are left out. */
 function h(tag, props, ...kids) {
-  const flat = kids.flat(4).filter((kid) => kid !== null && kid !== undefined && kid !== false);
+  const flat = kids.flat(Infinity).filter((kid) => kid !== null && kid !== undefined && kid !== false);
   return { tag, props: props || {}, kids: flat, key: props ? props.key : undefined };
 }
 
@@ -130,10 +130,8 @@ const percent = (value) => (isNumber(value) ? String(Number((value * 100).toFixe
 /** A cluster that has no name of its own is called by an identifier, of which people need the beginning. */
 const clusterName = (report) =>
   /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/.test(report.cluster) ? "cluster " + report.cluster.slice(0, 8) : report.cluster || "cluster";
-/** A forecast: -1 is never, and nothing when nothing waits. */
-const forecast = (seconds) =>
-  seconds === -1 ? "never at this rate" : isNumber(seconds) ? "in " + duration(seconds * 1e3) : "nothing waits";
 const perSecond = (rate) => (isNumber(rate) ? count(rate) + "/s" : "–");
+const times = (x) => (isNumber(x) ? brief(x) + " ×" : "–");
 const iso = (ms) => {
   const date = new Date(ms);
   return Number.isNaN(date.getTime()) ? null : date.toISOString();

@@ -1,7 +1,7 @@
 // Pictures over one time axis: lines and areas, lanes of states, a map of queues. Each is drawn from the report and a width; each can
 // be read step by step with the arrow keys, and Enter shows what was going on at that time.
 
-const charts = new Map(); // id -> how to read the picture: {at, count, timeOf, textOf}
+const charts = new Map(); // id -> how to read the picture: {grid, axis, top, bottom, label, textOf, whatAt?}
 const widths = new Map(); // id -> CSS pixels
 const unit = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
 const isNarrow = () => innerWidth < 720;
@@ -106,10 +106,6 @@ function niceAbove(x) {
   const power = 10 ** Math.floor(Math.log10(x));
   return [1, 2, 4, 5, 8, 10].map((n) => n * power).find((n) => n >= x) || 10 * power;
 }
-const lagTick = (ms) =>
-  ({ 0: "0", 100000: "100 s", 10000: "10 s", 1000000: "17 min", 10000000: "2.8 h", 100000000: "28 h", 1000000000: "12 d" })[ms] ||
-  duration(ms);
-
 function linePath(values, x, y) {
   let d = "",
     pen = false;
@@ -168,134 +164,112 @@ function placeEnds(series, at, y, bottom) {
   return places;
 }
 
-/**
- * Lines over time. `series`: [{name, c, values, band?: [low, high], gone?: [status], thin?, dashes?}] on the steps of `grid`
- * ({start_ms, step_ms, count}); `format` writes a value, `tick` one on the axis.
- */
-function lines(
-  report,
-  {
-    id,
-    label,
-    grid,
-    series,
-    height,
-    scale = "linear",
-    format,
-    tick = format,
-    objective = null,
-    names = false,
-    low = 0,
-    hatch = true,
-    ticks: wanted,
-    left = 58,
-    textOf,
-  },
-) {
-  const u = unit(),
-    width = widths.get(id) || 0;
-  if (!width) return h("div", { key: id, class: "chart", "data-chart": id, style: { "min-height": height * u + "px" } });
-  const ends = series.length > 1 ? shortNames(series.filter((s) => !s.nameless).map((s) => s.name)) : null;
-  const axis = timeAxis(report, width, { left: left * u, right: (ends ? END_ROOM : 8) * u });
-  const named = names ? placeNames(report, axis) : { places: [], rows: 0 };
-  const top = (6 + named.rows * 16) * u,
-    full = height * u + named.rows * 16 * u,
-    bottom = full - 22 * u;
-  const at = (i) => axis.x(grid.start_ms + (i + 0.5) * grid.step_ms);
-  const all = series.flatMap((s) => [...s.values, ...(s.band ? s.band[1] : [])]);
-  const { y, ticks } = scaleOf(scale, all, objective ? objective * 2 : low, bottom, top, wanted);
-  const edge = (i) => axis.x(grid.start_ms + i * grid.step_ms);
-  const shown = series.filter((s) => !state.hidden.has(s.name));
-  const drawn = shown.map((s) =>
-    h(
-      "g",
-      { key: s.name + (s.what || ""), class: "c" + s.c + (s.dim ? " dim" : "") },
-      hatch &&
-        s.gone &&
-        runs(s.gone.map(isGone))
-          .filter((run) => run[2])
-          .map(([a, b]) => [
-            h("rect", { x: edge(a), y: top, width: Math.max(1, edge(b) - edge(a)), height: bottom - top, class: "wash" }),
-            h("rect", {
-              x: edge(a),
-              y: top,
-              width: Math.max(1, edge(b) - edge(a)),
-              height: bottom - top,
-              fill: `url(#${id}-hatch${s.c})`,
-            }),
-          ]),
-      s.band && h("path", { d: bandPath(s.band[0], s.band[1], at, y), class: "band" }),
-      h("path", { d: linePath(s.values, at, y), class: "line" + (s.thin ? " thin" : ""), "stroke-dasharray": s.dashes || null }),
-    ),
-  );
-  const labels = ends ? placeEnds(shown, at, y, bottom) : [];
-  const colours = [...new Set(shown.map((s) => s.c))];
-  charts.set(id, { grid, axis, top, bottom, label, textOf: textOf || ((i) => stepText(series, grid, i, format)) });
+/** A picture that is not drawn yet, for its width is not known; and one that is. */
+const empty = (id, height) => h("div", { key: id, class: "chart", "data-chart": id, style: { "min-height": height + "px" } });
+function picture(id, width, height, chart, ...drawn) {
+  charts.set(id, chart);
   return h(
     "div",
     { key: id, class: "chart", "data-chart": id, ...reader(id) },
     h(
       "svg",
-      { viewBox: `0 0 ${width} ${full}`, height: full, "aria-hidden": "true" },
-      h(
-        "defs",
-        null,
-        hatch &&
-          colours.map((c) =>
-            h(
-              "pattern",
-              {
-                key: c,
-                id: `${id}-hatch${c}`,
-                class: "hatch c" + c,
-                width: 7,
-                height: 7,
-                patternUnits: "userSpaceOnUse",
-                patternTransform: `rotate(${45 + 30 * c})`,
-              },
-              h("path", { d: "M0 0V7" }),
-            ),
-          ),
-      ),
-      drawTimeAxis(axis, top, bottom),
-      ticks.map((v) => [
-        h("line", { x1: axis.left, x2: width - axis.right, y1: y(v), y2: y(v), class: "grid" }),
-        h("text", { x: axis.left - 8 * u, y: y(v) + 4 * u, "text-anchor": "end", class: "axis" }, tick(v)),
-      ]),
+      { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true" },
       drawn,
-      objective !== null && [
-        h("line", { x1: axis.left, x2: width - axis.right, y1: y(objective), y2: y(objective), class: "objective" }),
-        h(
-          "text",
-          { x: width - axis.right - 4, y: y(objective) - 5 * u, "text-anchor": "end", class: "axis halo" },
-          "objective " + duration(objective),
-        ),
-      ],
-      drawFailovers(report, axis, named.rows ? (named.rows * 16 - 10) * u : top, bottom),
-      named.places.map((p) =>
-        h(
-          "text",
-          { x: p.x + (p.flip ? -5 : 5) * u, y: (p.row * 16 + 11) * u, "text-anchor": p.flip ? "end" : "start", class: "event" },
-          p.text,
-        ),
-      ),
-      labels.map((p) =>
-        h(
-          "text",
-          { key: "end" + p.s.name + (p.s.what || ""), x: width - (END_ROOM - 5) * u, y: p.y + 4 * u, class: "end c" + p.s.c },
-          ends.get(p.s.name),
-        ),
-      ),
-      drawPicked(report, axis, top, bottom),
-      h("line", { class: "cursor", y1: top, y2: bottom }),
+      drawPicked(chart.axis, chart.top, chart.bottom),
+      h("line", { class: "cursor", y1: chart.top, y2: chart.bottom }),
     ),
   );
 }
-function stepText(series, grid, i, format) {
+const hatching = (id, kind, angle) =>
+  h(
+    "pattern",
+    { key: id, id, class: kind, width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: `rotate(${angle})` },
+    h("path", { d: "M0 0V7" }),
+  );
+
+/**
+ * Lines over time. `series`: [{name, c, values, band?: [low, high], gone?: [status], thin?, dashes?}] on the steps of `grid`
+ * ({start_ms, step_ms, count}); `format` writes a value, `tick` one on the axis.
+ */
+function lines(report, options) {
+  const { id, label, grid, series, height, scale = "log", format, tick = format, objective = null, names = false } = options;
+  const u = unit(),
+    width = widths.get(id) || 0;
+  if (!width) return empty(id, height * u);
+  const ends = series.length > 1 ? shortNames(series.filter((s) => !s.nameless).map((s) => s.name)) : null;
+  const axis = timeAxis(report, width, { left: (options.left || 58) * u, right: (ends ? END_ROOM : 8) * u });
+  const named = names ? placeNames(report, axis) : { places: [], rows: 0 };
+  const top = (6 + named.rows * 16) * u,
+    full = height * u + named.rows * 16 * u,
+    bottom = full - 22 * u;
+  const edge = (i) => axis.x(grid.start_ms + i * grid.step_ms),
+    at = (i) => edge(i + 0.5);
+  const all = series.flatMap((s) => [...s.values, ...(s.band ? s.band[1] : [])]);
+  const { y, ticks } = scaleOf(scale, all, objective ? objective * 2 : 2, bottom, top, options.ticks);
+  const silence = (s) =>
+    runs(list(s.gone).map(isGone))
+      .filter((run) => run[2])
+      .map(([a, b]) => {
+        const place = { x: edge(a), y: top, width: Math.max(1, edge(b) - edge(a)), height: bottom - top };
+        return [h("rect", { ...place, class: "wash" }), h("rect", { ...place, fill: `url(#${id}-hatch${s.c})` })];
+      });
+  const drawn = series.map((s) =>
+    h(
+      "g",
+      { key: s.name + (s.what || ""), class: "c" + s.c + (s.dim ? " dim" : "") },
+      silence(s),
+      s.band && h("path", { d: bandPath(s.band[0], s.band[1], at, y), class: "band" }),
+      h("path", { d: linePath(s.values, at, y), class: "line" + (s.thin ? " thin" : ""), "stroke-dasharray": s.dashes || null }),
+    ),
+  );
+  const textOf = options.textOf || ((i) => stepText(series, i, format));
+  const across = { x1: axis.left, x2: width - axis.right };
+  return picture(
+    id,
+    width,
+    full,
+    { grid, axis, top, bottom, label, textOf },
+    h(
+      "defs",
+      null,
+      [...new Set(series.filter((s) => s.gone).map((s) => s.c))].map((c) => hatching(`${id}-hatch${c}`, "hatch c" + c, 45 + 30 * c)),
+    ),
+    drawTimeAxis(axis, top, bottom),
+    ticks.map((v) => [
+      h("line", { ...across, y1: y(v), y2: y(v), class: "grid" }),
+      h("text", { x: axis.left - 8 * u, y: y(v) + 4 * u, "text-anchor": "end", class: "axis" }, tick(v)),
+    ]),
+    drawn,
+    objective !== null && [
+      h("line", { ...across, y1: y(objective), y2: y(objective), class: "objective" }),
+      h(
+        "text",
+        { x: width - axis.right - 4, y: y(objective) - 5 * u, "text-anchor": "end", class: "axis halo" },
+        "objective " + duration(objective),
+      ),
+    ],
+    drawFailovers(report, axis, named.rows ? (named.rows * 16 - 10) * u : top, bottom),
+    named.places.map((p) =>
+      h(
+        "text",
+        { x: p.x + (p.flip ? -5 : 5) * u, y: (p.row * 16 + 11) * u, "text-anchor": p.flip ? "end" : "start", class: "event" },
+        p.text,
+      ),
+    ),
+    (ends ? placeEnds(series, at, y, bottom) : []).map((p) =>
+      h(
+        "text",
+        { key: "end" + p.s.name + (p.s.what || ""), x: width - (END_ROOM - 5) * u, y: p.y + 4 * u, class: "end c" + p.s.c },
+        ends.get(p.s.name),
+      ),
+    ),
+  );
+}
+function stepText(series, i, format) {
   return series.filter((s) => isNumber(s.values[i])).map((s) => `${s.name}${s.what ? " " + s.what : ""}: ${format(s.values[i])}`);
 }
 /** The time that the details are about, as a frame. */
-function drawPicked(report, axis, top, bottom) {
+function drawPicked(axis, top, bottom) {
   const picked = state.picked;
   if (!picked || picked.kind !== "time") return null;
   const x1 = axis.x(picked.from),
@@ -303,96 +277,140 @@ function drawPicked(report, axis, top, bottom) {
   return h("rect", { x: x1, y: top, width: Math.max(2, x2 - x1), height: bottom - top, class: "picked" });
 }
 
-/** How wide the names of brokers are, beside pictures that are wide enough for them; else 0. */
+/** How wide the names are, beside pictures that are wide enough for them; else 0. */
 function gutterFor(names, id) {
   const width = widths.get(id) || 0,
     longest = Math.max(8, ...names.map((name) => name.length));
   return width > 640 * unit() ? clamp(longest * 7.2 + 14, 58, 190) : 0;
 }
+const shortened = (name) => (name.length > 24 ? "…" + name.slice(-23) : name);
 /** Bars of states, a lane a broker. `rows`: [{name, bars: [[from, to, status]]}]. */
 function lanes(report, { id, label, rows, grid, textOf, wide: wideEnd = false }) {
   const u = unit(),
     width = widths.get(id) || 0,
-    gutter = gutterFor(
-      rows.map((row) => row.name),
-      id,
-    );
+    gutter = gutterFor(rows.map((row) => row.name), id);
   const above = gutter ? 0 : 15 * u,
     high = 18 * u,
     lane = above + high + 7 * u,
     bottom = rows.length * lane,
     full = bottom + 20 * u;
-  if (!width) return h("div", { key: id, class: "chart", "data-chart": id, style: { "min-height": full + "px" } });
+  if (!width) return empty(id, full);
   const axis = timeAxis(report, width, { left: (gutter || 58) * u, right: (wideEnd ? END_ROOM : 8) * u });
-  charts.set(id, { grid, axis, top: 0, bottom, label, textOf });
-  return h(
-    "div",
-    { key: id, class: "chart", "data-chart": id, ...reader(id) },
-    h(
-      "svg",
-      { viewBox: `0 0 ${width} ${full}`, height: full, "aria-hidden": "true" },
-      h(
-        "defs",
-        null,
-        h(
-          "pattern",
-          { id: id + "-silent", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-          h("path", { d: "M0 0V6", class: "stripe" }),
-        ),
-        h(
-          "pattern",
-          { id: id + "-stopped", width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(-45)" },
-          h("path", { d: "M0 0V7", class: "stripe" }),
-        ),
-      ),
-      drawTimeAxis(axis, 0, bottom),
-      rows.map((row, r) => {
-        const y = r * lane + above;
-        return [
-          h(
-            "text",
-            { x: gutter ? 0 : axis.left, y: gutter ? y + high * 0.7 : y - 4 * u, class: "lane" },
-            row.name.length > 24 ? "…" + row.name.slice(-23) : row.name,
-          ),
-          merged(list(row.bars)).map(([a, b, s]) => {
-            const x1 = axis.x(a),
-              wide = Math.max(1, axis.x(b) - x1 - 1);
-            return [
-              h("rect", { x: x1, y, width: wide, height: high, rx: 2.5, class: "seg s-" + s }),
-              isGone(s) &&
-                h("rect", {
-                  x: x1,
-                  y,
-                  width: wide,
-                  height: high,
-                  rx: 2.5,
-                  fill: `url(#${id}-${s === "SILENT" ? "silent" : "stopped"})`,
-                }),
-              wide > s.length * 7.6 * u + 10 && h("text", { x: x1 + 6 * u, y: y + high * 0.69, class: "segtext s-" + s }, s),
-            ];
-          }),
-        ];
-      }),
-      drawFailovers(report, axis, 0, bottom),
-      drawPicked(report, axis, 0, bottom),
-      h("line", { class: "cursor", y1: 0, y2: bottom }),
-    ),
+  const bar = (y, [a, b, s]) => {
+    const x = axis.x(a),
+      place = { x, y, width: Math.max(1, axis.x(b) - x - 1), height: high, rx: 2.5 };
+    return [
+      h("rect", { ...place, class: "seg s-" + s }),
+      isGone(s) && h("rect", { ...place, fill: `url(#${id}-${s === "SILENT" ? "silent" : "stopped"})` }),
+      place.width > s.length * 7.6 * u + 10 && h("text", { x: x + 6 * u, y: y + high * 0.69, class: "segtext s-" + s }, s),
+    ];
+  };
+  return picture(
+    id,
+    width,
+    full,
+    { grid, axis, top: 0, bottom, label, textOf },
+    h("defs", null, hatching(id + "-silent", "stripe", 45), hatching(id + "-stopped", "stripe", -45)),
+    drawTimeAxis(axis, 0, bottom),
+    rows.map((row, r) => {
+      const y = r * lane + above;
+      return [
+        h("text", { x: gutter ? 0 : axis.left, y: gutter ? y + high * 0.7 : y - 4 * u, class: "lane" }, shortened(row.name)),
+        merged(list(row.bars)).map((one) => bar(y, one)),
+      ];
+    }),
+    drawFailovers(report, axis, 0, bottom),
   );
 }
 /** At most some 400 bars a lane: what is too short to be seen goes to its longer neighbour, but never a state into a better one. */
 function merged(bars) {
   if (bars.length <= 400) return bars;
-  const rank = Object.keys(report0().meaning || {}),
-    kept = [],
-    per = Math.ceil(bars.length / 400);
+  const per = Math.ceil(bars.length / 400),
+    kept = [];
   for (let i = 0; i < bars.length; i += per) {
-    const group = bars.slice(i, i + per),
-      worst = group.reduce((a, b) => (severity(b[2], rank) > severity(a[2], rank) ? b : a));
-    kept.push([group[0][0], group[group.length - 1][1], worst[2]]);
+    const group = bars.slice(i, i + per);
+    kept.push([group[0][0], group[group.length - 1][1], worstStatus(group.map((bar) => bar[2]))]);
   }
   return kept;
 }
-const severity = (status, rank) => (status === "PRIMARY" ? -1 : rank.length - rank.indexOf(status));
+const severity = (status) => {
+  const rank = Object.keys(report0().meaning || {});
+  return status === "PRIMARY" ? -1 : rank.length - rank.indexOf(status);
+};
+const worstStatus = (statuses) => statuses.reduce((a, b) => (severity(b) > severity(a) ? b : a));
+
+// -- the map of queues
+
+const SHADES = [0.01, 0.1, 1 / 3, 1, 3, 10, 60, Infinity];
+/** Which of the map's colours a lag has: four blues within the objective, four from yellow to dark red over it. */
+const shadeOf = (ms, objective) => SHADES.findIndex((times) => ms <= times * Math.max(1, objective));
+/** Queue by time: cells of one colour are one path, so that a map of thousands is light. */
+function heatMap(report) {
+  const id = "heat",
+    heat = report.heat,
+    u = unit(),
+    rows = records(heat.rows),
+    width = widths.get(id) || 0,
+    cell = Math.round((rows.length > 24 ? 15 : 22) * u),
+    bottom = rows.length * cell;
+  if (!width) return empty(id, bottom + 22 * u);
+  const left = clamp(highest(rows.map((row) => String(row.queue).length)) * 7.4 + 14, 58, Math.min((width / u) * 0.3, 190)) * u;
+  const axis = timeAxis(report, width, { left, right: 8 * u });
+  const cells = SHADES.map(() => ""),
+    edge = (i) => axis.x(heat.start_ms + i * heat.step_ms);
+  let strokes = "";
+  rows.forEach((row, r) => {
+    const silent = new Set(list(row.silent));
+    list(row.worst_ms).forEach((ms, i) => {
+      if (!isNumber(ms)) return;
+      const wide = Math.max(0.6, edge(i + 1) - edge(i) - (edge(i + 1) - edge(i) > 5 ? 1 : 0));
+      cells[shadeOf(ms, report.objective_ms)] += `M${edge(i).toFixed(1)} ${r * cell}h${wide.toFixed(1)}v${cell - 1}h-${wide.toFixed(1)}z`;
+      if (silent.has(i)) strokes += `M${(edge(i) + wide * 0.2).toFixed(1)} ${(r + 1) * cell - 3}L${(edge(i) + wide * 0.8).toFixed(1)} ${r * cell + 2}`;
+    });
+  });
+  const rowAt = (y) => rows[Math.floor(y / cell)];
+  const chosen = (row) => samePick({ kind: "queue", name: row.queue }, state.picked);
+  return picture(
+    id,
+    width,
+    bottom + 22 * u,
+    {
+      grid: heat,
+      axis,
+      top: 0,
+      bottom,
+      label: `Worst lag of ${rows.length} queues over time.`,
+      textOf: (i, y) => heatText(heat, i, y === undefined ? null : rowAt(y)),
+      whatAt: (y) => rowAt(y) && { kind: "queue", name: rowAt(y).queue },
+    },
+    drawTimeAxis(axis, 0, bottom),
+    rows.map((row, r) =>
+      h("text", { x: 0, y: (r + 0.5) * cell + 4 * u, class: "lane" + (chosen(row) ? " chosen" : "") }, shortened(String(row.queue))),
+    ),
+    cells.map((d, i) => h("path", { d, class: "cell h" + i })),
+    h("path", { d: strokes, class: "strokes" }),
+    drawFailovers(report, axis, 0, bottom),
+  );
+}
+/** Of one queue, or of the worst few, in a step. */
+function heatText(heat, i, row) {
+  const of = row ? [row] : [...records(heat.rows)].sort((a, b) => (b.worst_ms[i] || 0) - (a.worst_ms[i] || 0)).slice(0, 5);
+  return of.map(
+    (one) =>
+      `${one.queue}: ` +
+      (isNumber(one.worst_ms[i]) ? duration(one.worst_ms[i]) : "not replicated then") +
+      (list(one.silent).includes(i) ? ", a backup silent or not connected" : ""),
+  );
+}
+function heatScale(report) {
+  const upTo = (times, i) => (times === Infinity ? "more" : (i ? "" : "up to ") + duration(times * Math.max(1, report.objective_ms)));
+  return h(
+    "div",
+    { key: "scale", class: "legend small" },
+    SHADES.map((times, i) => h("span", { key: i }, h("span", { class: "swatch h" + i }), upTo(times, i))),
+    h("span", { key: "said" }, `The colour turns at the objective, ${duration(report.objective_ms)}. A stroke: a backup was silent or not connected.`),
+  );
+}
 
 /** What makes a picture readable by pointer and by keys: it is a slider over its steps. */
 function reader(id) {
@@ -414,24 +432,27 @@ function reader(id) {
     onblur: hideTip,
     onclick: (e) => {
       hoverAt(id, e);
-      pickTime(state.cursor);
+      const { y } = localPlace(id, e),
+        what = chart.whatAt && chart.whatAt(y);
+      if (what) pick(what);
+      else pickTime(state.cursor);
     },
     onkeydown: (e) => readByKey(id, e),
   };
 }
 const stepAt = (chart, t) => clamp(Math.floor((t - chart.grid.start_ms) / chart.grid.step_ms), 0, chart.grid.count - 1);
-function textAt(chart, i) {
+function textAt(chart, i, y) {
   const t = chart.grid.start_ms + i * chart.grid.step_ms;
-  return [moment(Math.max(t, report0().from_ms), report0()) + " UTC", ...chart.textOf(i)];
+  return [moment(Math.max(t, report0().from_ms), report0()) + " UTC", ...chart.textOf(i, y)];
 }
-function localX(id, e) {
+function localPlace(id, e) {
   const box = document.querySelector(`[data-chart="${id}"]`).getBoundingClientRect();
   return { x: e.clientX - box.left, y: e.clientY - box.top };
 }
 function hoverAt(id, e) {
   const chart = charts.get(id),
-    i = stepAt(chart, chart.axis.time(localX(id, e).x));
-  moveTo(id, i, e.clientX, e.clientY);
+    i = stepAt(chart, chart.axis.time(localPlace(id, e).x));
+  moveTo(id, i, e.clientX, e.clientY, localPlace(id, e).y);
 }
 function readByKey(id, e) {
   const chart = charts.get(id),
@@ -448,9 +469,9 @@ function readByKey(id, e) {
     box = e.currentTarget.getBoundingClientRect();
   moveTo(id, i, box.left + chart.axis.x(chart.grid.start_ms + (i + 0.5) * chart.grid.step_ms), box.top + chart.top + 50);
 }
-function moveTo(id, i, x, y) {
+function moveTo(id, i, x, y, within) {
   const chart = charts.get(id),
-    text = textAt(chart, i),
+    text = textAt(chart, i, within),
     host = document.querySelector(`[data-chart="${id}"]`);
   state.cursor = chart.grid.start_ms + (i + 0.5) * chart.grid.step_ms;
   host.setAttribute("aria-valuenow", String(i));
@@ -484,274 +505,4 @@ function hideTip() {
   byId("tip").hidden = true;
   state.cursor = null;
   showCursors();
-}
-
-// -- the map of queues
-
-const COLD = {
-  light: [
-    [236, 243, 248],
-    [176, 208, 228],
-    [92, 150, 190],
-  ],
-  dark: [
-    [24, 37, 51],
-    [33, 74, 108],
-    [62, 124, 170],
-  ],
-};
-const HOT = {
-  light: [
-    [250, 205, 130],
-    [226, 122, 48],
-    [133, 32, 28],
-  ],
-  dark: [
-    [150, 92, 30],
-    [226, 128, 52],
-    [255, 176, 150],
-  ],
-};
-function mix(stops, f) {
-  const at = clamp(f, 0, 1) * (stops.length - 1),
-    i = Math.min(stops.length - 2, Math.floor(at)),
-    k = at - i;
-  return "rgb(" + stops[i].map((v, n) => Math.round(v + (stops[i + 1][n] - v) * k)).join(",") + ")";
-}
-/** Blue within the objective, orange to dark red over it: safe for colour-blind eyes, and the border means something. */
-function shade(ms, objective) {
-  const theme = isDark() ? "dark" : "light",
-    line = Math.max(1, objective);
-  if (ms <= line) return mix(COLD[theme], Math.log(Math.max(1, ms)) / Math.log(Math.max(2, line)));
-  return mix(HOT[theme], Math.log(ms / line) / Math.log(300));
-}
-function heatMap(report) {
-  const id = "heat",
-    heat = report.heat,
-    u = unit(),
-    rows = records(heat.rows),
-    width = widths.get(id) || 0;
-  const cell = Math.round((rows.length > 24 ? 15 : 22) * u),
-    longest = highest(rows.map((row) => String(row.queue).length)),
-    left = Math.round(clamp((longest * 7.4 + 14) * u, 58 * u, Math.min(width * 0.3, 190 * u))),
-    full = rows.length * cell + 22 * u;
-  if (!width) return h("div", { key: id, class: "chart", "data-chart": id, style: { height: full + "px" } });
-  const axis = timeAxis(report, width, { left, right: 8 * u });
-  const say = () => heatText(report, state.cell);
-  return h(
-    "div",
-    {
-      key: id,
-      class: "chart map",
-      "data-chart": id,
-      tabindex: "0",
-      role: "application",
-      "aria-roledescription": "map of queues over time",
-      "aria-label": `Worst lag of ${rows.length} queues over time. Arrow keys move from cell to cell, Enter shows the queue, T that time.`,
-      "aria-describedby": "heat-said",
-      style: { height: full + "px" },
-      onpointermove: (e) => {
-        const found = cellAt(report, axis, cell, e);
-        if (!found) {
-          hideTip();
-          return;
-        }
-        state.cell = found;
-        state.cursor = timeOfCell(heat, found);
-        showCursors();
-        showTip(say(), e.clientX, e.clientY);
-        markCell(report, axis, cell);
-      },
-      onpointerleave: () => {
-        hideTip();
-        markCell(report, axis, cell, true);
-      },
-      onblur: () => {
-        hideTip();
-        markCell(report, axis, cell, true);
-      },
-      onclick: (e) => {
-        const found = cellAt(report, axis, cell, e);
-        if (found) {
-          state.cell = found;
-          pick({ kind: "queue", name: rows[found[0]].queue });
-        } else {
-          const t = axis.time(localX(id, e).x);
-          if (t >= axis.from) pickTime(t);
-        }
-      },
-      onkeydown: (e) => {
-        const move = {
-          ArrowLeft: [0, -1],
-          ArrowRight: [0, 1],
-          ArrowUp: [-1, 0],
-          ArrowDown: [1, 0],
-          PageUp: [0, -10],
-          PageDown: [0, 10],
-          Home: [0, -1e6],
-          End: [0, 1e6],
-        }[e.key];
-        const now = state.cell || [0, 0];
-        if (e.key === "Enter" || e.key === " ") {
-          e.preventDefault();
-          pick({ kind: "queue", name: rows[clamp(now[0], 0, rows.length - 1)].queue });
-        }
-        if (e.key === "t" || e.key === "T") pickTime(timeOfCell(heat, now));
-        if (!move || e.altKey || e.ctrlKey || e.metaKey) return;
-        e.preventDefault();
-        state.cell = [clamp(now[0] + move[0], 0, rows.length - 1), clamp(now[1] + move[1], 0, heat.count - 1)];
-        state.cursor = timeOfCell(heat, state.cell);
-        showCursors();
-        markCell(report, axis, cell);
-        patch(byId("heat-said"), [say().join("; ")]);
-        const box = e.currentTarget.getBoundingClientRect();
-        showTip(say(), box.left + axis.x(state.cursor), box.top + state.cell[0] * cell);
-      },
-    },
-    h("canvas", { "aria-hidden": "true", ref: (canvas) => paintHeat(canvas, report, axis, cell, full) }),
-    h("div", { class: "frame", "aria-hidden": "true" }),
-    h("p", { id: "heat-said", class: "unseen", "aria-live": "polite" }),
-  );
-}
-const timeOfCell = (heat, [, i]) => heat.start_ms + (i + 0.5) * heat.step_ms;
-function cellAt(report, axis, cell, e) {
-  const { x, y } = localX("heat", e),
-    heat = report.heat,
-    r = Math.floor(y / cell),
-    i = Math.floor((axis.time(x) - heat.start_ms) / heat.step_ms);
-  if (r < 0 || r >= heat.rows.length || i < -1e5 || i >= heat.count) return null;
-  return [r, Math.max(0, i)];
-}
-function heatText(report, [r, i]) {
-  const heat = report.heat,
-    row = heat.rows[clamp(r, 0, heat.rows.length - 1)],
-    at = clamp(i, 0, heat.count - 1),
-    t = heat.start_ms + at * heat.step_ms;
-  const rows = [
-    row.queue,
-    moment(Math.max(t, report.from_ms), report) + " UTC, " + duration(heat.step_ms),
-    isNumber(row.worst_ms[at]) ? "worst lag " + duration(row.worst_ms[at]) : "not replicated then",
-  ];
-  if (list(row.silent).includes(at)) rows.push("a backup was silent or not connected");
-  return rows;
-}
-function markCell(report, axis, cell, off) {
-  const frame = document.querySelector(".map .frame"),
-    heat = report.heat;
-  if (!frame) return;
-  frame.classList.toggle("on", !off && Boolean(state.cell));
-  if (off || !state.cell) return;
-  const x1 = axis.x(heat.start_ms + state.cell[1] * heat.step_ms),
-    x2 = axis.x(heat.start_ms + (state.cell[1] + 1) * heat.step_ms);
-  for (const [name, value] of Object.entries({
-    left: x1,
-    top: state.cell[0] * cell,
-    width: Math.max(3, x2 - x1),
-    height: cell - 1,
-  }))
-    frame.style.setProperty(name, value + "px");
-}
-function paintHeat(canvas, report, axis, cell, full) {
-  const heat = report.heat,
-    u = unit(),
-    ratio = Math.min(3, devicePixelRatio || 1),
-    picked = state.picked;
-  const sign = JSON.stringify([axis.width, cell, ratio, isDark(), report.made_ms, report.from_ms, heat.rows.length, picked]);
-  if (canvas.drawnFor === sign) return;
-  canvas.drawnFor = sign;
-  canvas.width = axis.width * ratio;
-  canvas.height = full * ratio;
-  canvas.style.setProperty("height", full + "px");
-  const g = canvas.getContext("2d"),
-    style = getComputedStyle(document.documentElement),
-    ink = style.getPropertyValue("--ink"),
-    soft = style.getPropertyValue("--soft"),
-    accent = style.getPropertyValue("--accent");
-  g.scale(ratio, ratio);
-  g.textBaseline = "middle";
-  const font = (px, weight = 400) => {
-    g.font = `${weight} ${px * u}px ${getComputedStyle(document.body).fontFamily}`;
-  };
-  records(heat.rows).forEach((row, r) => {
-    const y = r * cell,
-      silent = new Set(list(row.silent)),
-      chosen = picked && picked.kind === "queue" && picked.name === row.queue;
-    font(heat.rows.length > 24 ? 11 : 12.5, chosen ? 700 : 400);
-    g.fillStyle = chosen ? accent : ink;
-    g.fillText(fitted(g, row.queue, axis.left - 10 * u), 0, y + cell / 2);
-    list(row.worst_ms).forEach((value, i) => {
-      if (!isNumber(value)) return;
-      const x1 = axis.x(heat.start_ms + i * heat.step_ms),
-        x2 = axis.x(heat.start_ms + (i + 1) * heat.step_ms),
-        wide = Math.max(0.6, x2 - x1 - (x2 - x1 > 5 ? 1 : 0));
-      g.fillStyle = shade(value, report.objective_ms);
-      g.fillRect(x1, y, wide, cell - 1);
-      if (silent.has(i)) {
-        g.strokeStyle = isDark() ? "rgba(0,0,0,.6)" : "rgba(255,255,255,.75)";
-        g.lineWidth = 1.25;
-        g.beginPath();
-        g.moveTo(x1 + wide * 0.2, y + cell - 3);
-        g.lineTo(x1 + wide * 0.8, y + 2);
-        g.stroke();
-      }
-    });
-  });
-  font(11);
-  g.fillStyle = soft;
-  g.textAlign = "center";
-  for (const { x, text } of timeTicks(axis))
-    if (x > axis.left + 14 && x < axis.width - 16) g.fillText(text, x, heat.rows.length * cell + 12 * u);
-  g.strokeStyle = ink;
-  g.lineWidth = 1.25;
-  for (const f of records(report.failovers).slice(-200)) {
-    g.setLineDash(f.kind === "switchover" ? [2, 3] : []);
-    const x = Math.round(axis.x(f.at_ms)) + 0.5;
-    g.beginPath();
-    g.moveTo(x, 0);
-    g.lineTo(x, heat.rows.length * cell);
-    g.stroke();
-  }
-  g.setLineDash([]);
-  if (picked && picked.kind === "time") {
-    g.strokeStyle = accent;
-    g.lineWidth = 2;
-    g.strokeRect(axis.x(picked.from), 1, Math.max(3, axis.x(picked.to) - axis.x(picked.from)), heat.rows.length * cell - 2);
-  }
-}
-function fitted(g, text, room) {
-  if (g.measureText(text).width <= room) return text;
-  let low = 0,
-    high = text.length;
-  while (low < high) {
-    const mid = (low + high + 1) >> 1;
-    if (g.measureText(text.slice(0, mid) + "…").width <= room) low = mid;
-    else high = mid - 1;
-  }
-  return text.slice(0, low) + "…";
-}
-function heatScale(report) {
-  return h(
-    "div",
-    { class: "legend small", "aria-hidden": "true" },
-    h("span", null, "1 ms"),
-    h("canvas", {
-      width: 200,
-      height: 8,
-      ref: (canvas) => {
-        const g = canvas.getContext("2d"),
-          objective = Math.max(1, report.objective_ms);
-        for (let x = 0; x < 200; x++) {
-          g.fillStyle =
-            x < 100 ? shade(objective ** (x / 100), objective) : shade(objective * 300 ** ((x - 99) / 100), objective);
-          g.fillRect(x, 0, 1, 8);
-        }
-      },
-    }),
-    h("span", null, duration(report.objective_ms * 300) + " and more"),
-    h(
-      "span",
-      { class: "soft" },
-      "The colour turns at the objective, " + duration(report.objective_ms) + ". A stroke: a backup was silent or not connected.",
-    ),
-  );
 }

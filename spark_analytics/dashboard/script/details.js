@@ -68,21 +68,25 @@ function detail(report) {
     h("div", { class: "body" }, body),
   );
 }
-const facts = (rows) =>
-  h(
-    "dl",
-    { class: "facts" },
-    rows.filter(Boolean).map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value))),
-  );
-const missing = (text) => h("p", { class: "empty" }, text);
+const FACTS = [
+  ["p50", "p50_ms", duration],
+  ["p99", "p99_ms", duration],
+  ["Worst", "worst_ms", duration],
+  ["Over objective", "over_share", share],
+  ["Longest stall", "stall_ms", duration],
+  ["Longest silence", "silence_ms", duration],
+  ["Most records", "max_records", count],
+  ["Most bytes", "max_bytes", size],
+];
+const figuresIn = (row) => FACTS.map(([name, column, format]) => [name, format(row[column])]);
+const lagLines = (report, options) =>
+  lines(report, { format: duration, tick: lagTick, objective: report.objective_ms, height: 180, ...options });
 
 function backupDetail(report, { name }) {
   const row = records(report.backups).find((one) => one.backup === name),
     s = ((report.timeline || {}).backups || {})[name];
-  if (!row || !s) return [name, null, missing("There is no such backup in this report.")];
-  const grid = report.timeline,
-    c = colourOf(report, name),
-    times = timeInStates(report, s);
+  if (!row || !s) return [name, null, nothing("There is no such backup in this report.")];
+  const c = colourOf(report, name);
   const mine = records(report.detail && report.detail.rows)
     .filter((one) => one.backup === name)
     .map((one) => ({ queue: one.queue, p99: highest(list(one.p99_ms)), worst: highest(list(one.worst_ms)) }))
@@ -93,62 +97,26 @@ function backupDetail(report, { name }) {
     h("span", null, badge(row.now, report.meaning), " ", (report.meaning || {})[row.now] || ""),
     [
       facts([
-        ["p50", duration(row.p50_ms)],
-        ["p99", duration(row.p99_ms)],
-        ["Worst", duration(row.worst_ms)],
-        ["Over objective", share(row.over_share)],
-        ["Longest stall", duration(row.stall_ms)],
-        ["Longest silence", duration(row.silence_ms)],
-        ["Most records", count(row.max_records)],
-        ["Most bytes", size(row.max_bytes)],
-        ["Level again", row.now === "PRIMARY" ? "–" : levelAgain(row)],
+        ...figuresIn(row),
+        ["Level again", levelAgain(row)],
         ["Until a full copy", row.headroom_bytes === null ? "–" : size(row.headroom_bytes)],
       ]),
       h("h3", { key: "h1" }, "Lag"),
-      lines(report, {
+      lagLines(report, {
         id: "d-lag",
         label: `Lag of ${name}: worst, p99 and median.`,
-        grid,
-        height: 170,
-        scale: "log",
-        format: duration,
-        tick: lagTick,
-        objective: report.objective_ms,
+        grid: report.timeline,
         series: [
           { name: "worst", c, values: s.worst_ms, gone: s.status, thin: true, dashes: "2 3" },
           { name: "p99", c, values: lagValues(s) },
           { name: "p50", c, values: s.p50_ms, thin: true },
         ],
       }),
-      h("h3", { key: "h2" }, "Time in each state"),
-      h(
-        "ul",
-        { key: "states", class: "budgets" },
-        times.map(([status, ms, part]) =>
-          h(
-            "li",
-            { key: status },
-            h("span", { class: "who" }, badge(status, report.meaning)),
-            h(
-              "span",
-              { class: "meter plain", "aria-hidden": "true" },
-              h("span", { class: "s-" + status, style: { width: part * 100 + "%" } }),
-            ),
-            h("b", null, duration(ms)),
-          ),
-        ),
+      table(
+        "Time in each state",
+        ["State", ">How long", ">Share"],
+        timeInStates(report, s).map(([status, ms, part]) => [badge(status, report.meaning), duration(ms), share(part)]),
       ),
-      h("h3", { key: "h3" }, "Unreplicated records"),
-      lines(report, {
-        id: "d-records",
-        label: `Records that ${name} had not acknowledged.`,
-        grid,
-        height: 120,
-        scale: "log",
-        format: count,
-        tick: count,
-        series: [{ name: "records", c, values: s.max_records, gone: s.status }],
-      }),
       mine.length > 0 && [
         h("h3", { key: "h4" }, "Its worst queues"),
         table(
@@ -163,116 +131,68 @@ function backupDetail(report, { name }) {
 }
 function timeInStates(report, s) {
   const sums = new Map(),
-    all = s.status.filter(Boolean).length;
-  for (const status of s.status) if (status) sums.set(status, (sums.get(status) || 0) + 1);
-  return [...sums].sort((a, b) => b[1] - a[1]).map(([status, n]) => [status, n * report.timeline.step_ms, n / all]);
+    all = s.status.filter(Boolean);
+  for (const status of all) sums.set(status, (sums.get(status) || 0) + 1);
+  return [...sums].sort((a, b) => b[1] - a[1]).map(([status, n]) => [status, n * report.timeline.step_ms, n / all.length]);
 }
 function about(report, test) {
-  const events = records(report.events).filter(test);
+  const events = eventRows(report, records(report.events).filter(test)).slice(0, 30);
   return (
     events.length > 0 && [
       h("h3", { key: "he" }, "Events"),
-      table(
-        "Events about it, newest first",
-        ["When (UTC)", "Event", "Broker", "Detail"],
-        eventRows(report, events)
-          .slice(0, 30)
-          .map((row) => [row[0], row[1], row[2], row[4]]),
-        { tall: true },
-      ),
+      table("Events about it, newest first", EVENT_HEADS.slice(0, 5), events.map((row) => row.slice(0, 5)), { tall: true }),
     ]
   );
 }
 
 function queueDetail(report, { name }) {
   const whole = records(report.queues).find((one) => one.queue === name),
-    heat = list(report.heat && report.heat.rows).find((one) => one.queue === name);
-  const each = records(report.detail && report.detail.rows).filter((one) => one.queue === name);
-  if (!whole && !heat) return [name, null, missing("There is no such queue in this report: only the worst ones have one of their own.")];
-  const letters = (report.detail || {}).letters || {};
-  const statusOf = (one) => [...String(one.status || "")].map((letter) => letters[letter] || null);
-  const grid = each.length ? report.detail : report.heat;
-  const series = each.length
-    ? each.map((one) => ({ name: one.backup, c: colourOf(report, one.backup), values: list(one.worst_ms), gone: statusOf(one) }))
-    : [{ name: "worst backup", c: 0, values: heat ? list(heat.worst_ms) : [] }];
-  const hours = records(report.worst_hours)
-    .filter((row) => row.queue === name)
-    .slice(0, 8);
+    grid = report.detail,
+    each = records(grid && grid.rows).filter((one) => one.queue === name);
+  if (!whole && !each.length)
+    return [name, null, nothing("There is no such queue in this report: only the worst ones have one of their own.")];
+  const statusOf = (one) => [...one.status].map((letter) => grid.letters[letter] || null),
+    hours = records(report.worst_hours).filter((row) => row.queue === name);
+  const lane = (one) =>
+    runs(statusOf(one))
+      .filter((run) => run[2])
+      .map(([a, b, s]) => [grid.start_ms + a * grid.step_ms, grid.start_ms + b * grid.step_ms, s]);
   return [
     name,
     whole ? `Worst backup: ${whole.backup}.` : null,
     [
-      whole &&
-        facts([
-          ["p50", duration(whole.p50_ms)],
-          ["p99", duration(whole.p99_ms)],
-          ["Worst", duration(whole.worst_ms)],
-          ["Over objective", share(whole.over_share)],
-          ["Longest stall", duration(whole.stall_ms)],
-          ["Longest silence", duration(whole.silence_ms)],
-          ["Most records", count(whole.max_records)],
-          ["Most bytes", size(whole.max_bytes)],
-        ]),
-      h("h3", { key: "h1" }, each.length ? "Worst lag by backup" : "Worst lag of any backup"),
-      lines(report, {
-        id: "d-queue",
-        label: `Worst lag of queue ${name}.`,
-        grid,
-        height: 190,
-        scale: "log",
-        format: duration,
-        tick: lagTick,
-        objective: report.objective_ms,
-        series,
-      }),
-      each.length > 0 &&
-        h(
-          "div",
-          { key: "keys", class: "legend small" },
-          each.map((one) => h("span", { key: one.backup }, dot(report, one.backup), one.backup)),
-        ),
+      whole && facts(figuresIn(whole)),
       each.length > 0 && [
+        h("h3", { key: "h1" }, "Worst lag by backup"),
+        lagLines(report, {
+          id: "d-queue",
+          label: `Worst lag of queue ${name}.`,
+          grid,
+          series: each.map((one) => ({
+            name: one.backup,
+            c: colourOf(report, one.backup),
+            values: list(one.worst_ms),
+            gone: statusOf(one),
+          })),
+        }),
         h("h3", { key: "h2" }, "States"),
         lanes(report, {
           id: "d-lanes",
           label: `States of the backups of queue ${name}.`,
           grid,
           textOf: (i) => each.map((one) => `${one.backup}: ${statusOf(one)[i] || "–"}`),
-          rows: each.map((one) => ({
-            name: one.backup,
-            bars: runs(statusOf(one))
-              .filter((run) => run[2])
-              .map(([a, b, s]) => [grid.start_ms + a * grid.step_ms, grid.start_ms + b * grid.step_ms, s]),
-          })),
+          rows: each.map((one) => ({ name: one.backup, bars: lane(one) })),
         }),
         table(
           "Backups of queue " + name,
           ["Backup", ">p50", ">p99", ">Worst"],
           each.map((one) => [
             backupButton(report, one.backup),
-            duration(highest(list(one.p50_ms))),
-            duration(highest(list(one.p99_ms))),
-            duration(highest(list(one.worst_ms))),
+            ...["p50_ms", "p99_ms", "worst_ms"].map((column) => duration(highest(list(one[column])))),
           ]),
         ),
       ],
-      hours.length > 0 && [
-        h("h3", { key: "h3" }, "Its worst hours"),
-        table(
-          "Worst hours of " + name,
-          ["Hour (UTC)", "Backup", ">Over objective", ">p99"],
-          hours.map((row) => [
-            opens(
-              { kind: "time", from: row.start_ms, to: row.start_ms + row.length_ms },
-              [day(row.start_ms).slice(5) + " " + clock(row.start_ms, false)],
-              String(row.start_ms) + row.backup,
-            ),
-            row.backup,
-            share(row.over_share),
-            duration(row.p99_ms),
-          ]),
-        ),
-      ],
+      hours.length > 0 && [h("h3", { key: "h3" }, "Its worst hours"), hourTable(report, hours.slice(0, 8))],
     ],
   ];
 }
@@ -284,7 +204,6 @@ function timeDetail(report, { from, to }) {
       clamp(Math.ceil((to - grid.start_ms) / grid.step_ms), 1, grid.count),
     ];
   const [a, b] = span(line),
-    rank = Object.keys(report.meaning || {}),
     length = to - from;
   const at = records(report.terms)
     .filter((r) => r.begin_ms < to && r.end_ms >= from)
@@ -296,10 +215,7 @@ function timeDetail(report, { from, to }) {
       return seen.length
         ? [
             backupButton(report, name),
-            badge(
-              seen.reduce((x, y) => (severity(y, rank) > severity(x, rank) ? y : x)),
-              report.meaning,
-            ),
+            badge(worstStatus(seen), report.meaning),
             duration(worstIn(s.p50_ms, [a, b])),
             duration(worstIn(s.p99_ms, [a, b])),
             duration(worstIn(s.worst_ms, [a, b])),
@@ -330,7 +246,7 @@ function timeDetail(report, { from, to }) {
       ),
       rows.length
         ? table("Backups at that time", ["Backup", "Status", ">p50", ">p99", ">Worst", ">Records"], rows)
-        : missing("No backup was expected then."),
+        : nothing("No backup was expected then."),
       worst.length > 0 && [
         h("h3", { key: "h1" }, "Queues, worst first"),
         table(
@@ -338,7 +254,7 @@ function timeDetail(report, { from, to }) {
           ["Queue", ">Worst lag"],
           worst.map((row) => [
             queueButton(row.queue),
-            bar(duration(row.worst), Math.log10(1 + row.worst) / Math.log10(1 + Math.max(worst[0].worst, 1))),
+            bar(duration(row.worst), logShare(row.worst, worst[0].worst)),
           ]),
         ),
       ],

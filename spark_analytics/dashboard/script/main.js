@@ -10,43 +10,15 @@ const state = {
   doing: embedded.doing || "",
   lost: "",
   picked: pickFromAddress(location.hash),
-  hidden: new Set(),
+  measure: "lag",
   open: new Set(),
   cursor: null,
-  cell: null,
   opener: null,
 };
 const report0 = () => state.report || {};
 
-// -- colours
-
-const isDark = () => document.documentElement.dataset.theme === "dark";
-const wants = matchMedia("(prefers-color-scheme: dark)");
-const remembered = () => {
-  try {
-    return localStorage.getItem("theme");
-  } catch {
-    return null;
-  }
-};
-let theme = new URLSearchParams(location.search).get("theme") || remembered() || "auto";
-function applyTheme() {
-  document.documentElement.dataset.theme = theme === "dark" || (theme !== "light" && wants.matches) ? "dark" : "light";
-}
-function setTheme(name) {
-  theme = name;
-  try {
-    localStorage.setItem("theme", name);
-  } catch {
-    /* a page in a file may not remember */
-  }
-  applyTheme();
-  redraw();
-}
-wants.addEventListener("change", () => {
-  applyTheme();
-  redraw();
-});
+// Colours are the system's, or those that the address asks for, as for a picture.
+document.documentElement.dataset.theme = new URLSearchParams(location.search).get("theme") || "auto";
 
 // -- drawing
 
@@ -76,17 +48,11 @@ const PARTS = [
   ["Queues over time", heatCard, "whole"],
   ["Worst queues", queuesCard, "half"],
   ["Worst hours", hoursCard, "half"],
-  ["Unreplicated records", recordsCard, "half"],
-  ["Unreplicated bytes", bytesCard, "half"],
-  ["Rates", ratesCard, "half"],
-  ["Stalls", stallsCard, "half"],
   ["Comparison", comparisonCard, "whole"],
   ["Events", eventsCard, "half"],
   ["Data quality", qualityCard, "half"],
 ];
 function header(report) {
-  const choice = (name, text) =>
-    h("button", { key: name, type: "button", "aria-pressed": String(theme === name), onclick: () => setTheme(name) }, text);
   return h(
     "header",
     { key: "top", class: "top" },
@@ -110,13 +76,6 @@ function header(report) {
         h("span", { class: "pulse", "aria-hidden": "true" }),
         state.lost ? "not connected" : state.problem ? "last summary failed" : "live",
       ),
-    h(
-      "div",
-      { class: "themes", role: "group", "aria-label": "Colours" },
-      choice("auto", "Auto"),
-      choice("light", "Light"),
-      choice("dark", "Dark"),
-    ),
   );
 }
 function notices() {
@@ -151,26 +110,12 @@ function waiting() {
 }
 /** The parts that this report has. Those that take half the width stand in pairs; one without a neighbour takes all of it. */
 function placed(report) {
-  const made = PARTS.map(([name, make, width]) => [part(name, make, report), width]).filter(([node]) => node);
-  let alone = null;
-  for (const [node, width] of made) {
-    if (width === "whole") {
-      alone = null;
-      continue;
-    }
-    node.props.class += " half";
-    if (alone) {
-      alone = null;
-      continue;
-    }
-    alone = node;
-    const next = made[made.findIndex(([one]) => one === node) + 1];
-    if (!next || next[1] === "whole") {
-      node.props.class = node.props.class.replace(" half", "");
-      alone = null;
-    }
+  const made = PARTS.map(([name, make, width]) => ({ node: part(name, make, report), width })).filter((one) => one.node);
+  for (let i = 0; i + 1 < made.length; i++) {
+    if (made[i].width !== "half" || made[i + 1].width !== "half") continue;
+    for (const one of [made[i], made[++i]]) one.node.props.class += " half";
   }
-  return made.map(([node]) => node);
+  return made.map((one) => one.node);
 }
 function body() {
   const report = state.report;
@@ -197,7 +142,7 @@ function redraw() {
   showCursors();
   document.title = state.report
     ? (state.lost || state.problem ? "! " : "") +
-      part("t", (r) => verdict(r).title, state.report) +
+      part("t", (r) => `${canLose(r).title}: ${verdict(r)[0]}`, state.report) +
       " · " +
       clusterName(state.report)
     : "Replication lag";
@@ -274,7 +219,6 @@ async function follow() {
   }
 }
 
-applyTheme();
 redraw();
 if (live) {
   follow();
