@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -29,6 +30,7 @@ from broker.service import Broker
 from broker.sessions.connection import Role
 from broker.sessions.principal import Principal
 from broker.telemetry import TelemetryWriter
+from ha import takeover
 from ha.agreed import Agreed
 from ha.copies import Copies, copies, notice
 from ha.core.effects import PromotionEnded, TransferEnded
@@ -41,7 +43,6 @@ from ha.outbox import Peers as LogPeers
 from ha.replicated_log import ReplicatedLog
 from ha.role_callback import RoleCallback
 from ha.settings import HaSettings
-from ha.takeover import begun_with
 from ha.virtual_ip import VirtualIp
 
 if TYPE_CHECKING:
@@ -64,10 +65,14 @@ class ClusterStore(Protocol):
     def clusters_left(self) -> tuple[str, ...]:
         """Those that it belonged to before."""
 
+    @property
+    def begun(self) -> str:
+        """With what its cluster was begun by a takeover here, for people; "" unless it was."""
+
     def adopt_cluster(self, cluster_id: str) -> None:
         """Belong to this cluster, durably."""
 
-    def change_cluster(self, cluster_id: str) -> None:
+    def change_cluster(self, cluster_id: str, begun: str) -> None:
         """Belong to this new cluster from now on, durably."""
 
 
@@ -380,6 +385,7 @@ class ClusterMember:
         told_ms, ended_ms = gap_ms, self._broker.lead.state.ended_ms
         if gap_ms is None and ended_ms:  # all brokers were down: the log says when something was last accepted
             told_ms = max(self._wall() * 1000 - ended_ms, 0.0)
+        self._asked_because = self._not_told_yet() or self._asked_because
         if not self._asked_because:
             self._asked_because, self._planned = f"{self._followed} handed over", True
         self._asked_because += _given_up(self.log.replica.begun_without)
@@ -477,6 +483,7 @@ class ClusterMember:
             "publicUrl": str(self._settings.ha_public_url or brokers),
             "replicateDefault": self._settings.ha_replicate,
             "clusterId": self._store.cluster_id,
+            "begun": self._store.begun,
             "epoch": status.epoch,
             "lastIndex": status.last_index,
             "lastEpoch": status.last_epoch,
@@ -614,24 +621,41 @@ class ClusterMember:
         began, obstacle = self._clock.seconds(), self.log.obstacle_to_takeover()
         if obstacle:
             return succeed((409, f"no takeover by force can begin here: {obstacle}", {}))
-        left, was = begun_with(self.me, self.log, self._broker.lead.state.made_ms), self._store.cluster_id
+        members = self.log.replica.members
+        again = self._is_lineage_of_one()
+        facts = self.me, self.log.status(), self.log.silence_s(), self._broker.lead.state.made_ms
+        left = self._store.begun if again else takeover.begun_with(*facts)
         if not force:
             text = (
                 f"with --force {self.me} begins a new cluster {left}. Nothing is lost when a broker that votes comes back instead"
             )
             return succeed((409, f"nothing was done: {text}", {}))
         _log.warn("an operator begins a new cluster with this broker by force {left}", left=left)
-        new_id = self._new_id()
-        self._store.change_cluster(new_id)
-        if self._telemetry is not None:
-            self._telemetry.cluster = new_id
-        asked = self._stand(began, f"qpid-ha takeover --force {left}", lambda: self.log.take_over(new_id))
+        if again:
+            was, stand = self._store.clusters_left[-1], partial(self.log.promote, insist=True)
+        else:
+            new_id, was = self._new_id(), members.cluster_id
+            self._store.change_cluster(new_id, left)
+            if self._telemetry is not None:
+                self._telemetry.cluster = new_id
+            stand = partial(self.log.take_over, new_id)
 
         def told(answer: Answer) -> Answer:
             status, text, body = answer
-            return status, text, body | {"lineage": {"cluster": new_id, "was": was, "begun": left}}
+            return status, text, body | {"lineage": {"cluster": self._store.cluster_id, "was": was, "begun": left}}
 
-        return asked.addCallback(told)
+        return self._stand(began, f"qpid-ha takeover --force {left}", stand).addCallback(told)
+
+    def _is_lineage_of_one(self) -> bool:
+        """Whether a takeover has made this broker a cluster by itself, and it is one still."""
+        members = self.log.replica.members
+        return bool(self._store.begun) and members.cluster_id == self._store.cluster_id and members.voters == (self.me,)
+
+    def _not_told_yet(self) -> str:
+        """What the history does not say yet of a takeover that has made this broker a cluster by itself."""
+        begun = self._store.begun if self._is_lineage_of_one() else ""
+        told = any(begun in term.reason for term in self._broker.lead.state.definitions.terms)
+        return f"qpid-ha takeover --force {begun}" if begun and not told else ""
 
     def _promotion_ended(self, ended: PromotionEnded, began: float) -> Answer:
         outcome = "promote_won" if ended.won else "promote_refused"

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from ha.replicated_log import ReplicatedLog
+from ha.core.status import ReplicaStatus
 
 
-def begun_with(me: str, log: ReplicatedLog, made_ms: int) -> str:
-    """In words that follow "a new cluster". `made_ms`: when the last batch that is applied here was made, in ms since 1970."""
-    status, heard_s = log.status(), log.silence_s()
-    moment = datetime.fromtimestamp(made_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def begun_with(me: str, status: ReplicaStatus, heard_s: float | None, made_ms: int) -> str:
+    """In words that follow "a new cluster". `heard_s`: how long ago a primary was heard, None: not since the start. `made_ms`:
+    when the last batch that is applied here was made, in ms since 1970; 0: none is.
+    """
     others = ", ".join(each for each in status.members.voters if each != me) or "nobody"
-    heard = "" if heard_s is None else f", and a primary was heard {heard_s:.0f} s ago"
+    lacks = status.told_commit - status.last_index
+    known = f" (so the last {lacks} of these are lost at least)" if lacks > 0 else ""
+    facts = ["it was told of no commit"]
+    if status.told_commit:
+        facts = [f"up to batch {status.told_commit} it was told of commits{known}"]
+    if made_ms:
+        moment = datetime.fromtimestamp(made_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        facts.append(f"the last batch applied was made at {moment}")
+    facts.append("no primary was heard since its start" if heard_s is None else f"a primary was heard {heard_s:.0f} s ago")
     return (
-        f"after batch {status.last_index} of epoch {status.last_epoch}; up to batch {status.told_commit} it was told of commits, "
-        f"the last batch applied was made at {moment}{heard}; given up: {others}, and what they have accepted beyond that"
+        f"after batch {status.last_index} of epoch {status.last_epoch}; {', '.join(facts[:-1])}, and {facts[-1]}; "
+        f"given up: {others}, and what they have accepted beyond that"
     )

@@ -126,9 +126,12 @@ class Store:
         replace_durably(self.host.disk, self.data_dir / _IDENTITY, seal_json(identity))
         self._identity = identity
 
-    def change_cluster(self, cluster_id: str) -> None:
-        """Belong to another cluster from now on, durably: a new one that begins with what this store holds. StorageError."""
-        identity = {**self._identity, "cluster_id": cluster_id, "clusters_left": [*self.clusters_left, self.cluster_id]}
+    def change_cluster(self, cluster_id: str, begun: str = "") -> None:
+        """Belong to another cluster from now on, durably: a new one that begins with what this store holds; `begun` says that
+        for people. StorageError.
+        """
+        left = [*self.clusters_left, self.cluster_id]
+        identity = {**self._identity, "cluster_id": cluster_id, "clusters_left": left, "begun": begun}
         replace_durably(self.host.disk, self.data_dir / _IDENTITY, seal_json(identity))
         self._identity = identity
 
@@ -136,6 +139,11 @@ class Store:
     def clusters_left(self) -> tuple[str, ...]:
         """The clusters that it belonged to before, the oldest first."""
         return tuple(map(str, self._identity.get("clusters_left", ())))
+
+    @property
+    def begun(self) -> str:
+        """With what its cluster was begun here, for people; "" unless it was by `change_cluster`."""
+        return str(self._identity.get("begun", ""))
 
     def journal(self, name: str, *, call_in_reactor: Reactor, on_error: OnError) -> tuple[Journal, Recovered]:
         """Open the log in the folder `name` ("cluster" or "local"). See `Journal.open`; `close` closes it."""

@@ -105,9 +105,10 @@ def _show_view(view: dict[str, Any], named: bool) -> None:
         ("Committed", "commitIndex"),
         ("Version", "version"),
         ("Version here", "versionHere"),
+        ("Begun", "begun"),
     )
     for label, field in fields:
-        if field in view and (field not in ("reason", "notice") or view[field]):
+        if field in view and (field not in ("reason", "notice", "begun") or view[field]):
             click.echo(f"{'  ' if named else ''}{label + ':':<20} {view[field]}".rstrip())
     for label, told in _settings_told(dict(view.get("settings") or {})):
         click.echo(f"{'  ' if named else ''}{label + ':':<20} {told}")

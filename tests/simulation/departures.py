@@ -13,7 +13,6 @@ process, and of `qpid-drain` all but the command line.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,15 +33,11 @@ from cli.drain.drain import Drain, Result
 from cli.drain.sides import Clock, Side
 from cli.options import Target
 from ha.settings import HaSettings
-from tests.simulation.events import Events
 from tests.simulation.history import Violation
 from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
-from tests.simulation.messenger import Mail, Weather
-from tests.simulation.network import Network
-from tests.simulation.operators import Operators
 from tests.simulation.reactor import HostReactor
 from tests.simulation.regressions import quiet
-from tests.simulation.world import surroundings
+from tests.simulation.small import Machine, SmallWorld
 
 QUEUES = {"q0": {}, "q1": {"qpid.priorities": 3}}
 _ENDS_S = 90.0
@@ -158,8 +153,8 @@ class Drainer:
             self._running.cancel()  # so that Python ends what stands still here, and not at any later time
 
 
-class Departures:
-    """One world. Fulfils for machines and operators what `world.World` does."""
+class Departures(SmallWorld):
+    """One world."""
 
     def __init__(self, seed: int, say: Callable[[str], None] | None = None, *, races: bool = False) -> None:
         """`races`: little happens but that a drain is called off which goes on meanwhile, and disks are slow."""
@@ -172,13 +167,8 @@ class Departures:
             "disk_s": rng.choice((0.0, 0.0005, 0.004)),
             "rates": (1.0,) * 8,
         }
-        self.plan = replace(quiet(), **fields)
-        self.events = Events()
-        self.network = Network(self.events, Random(f"{seed}/network"), latency_s=self.plan.latency_s, chunking=0.02)
-        self.mail = Mail(self.network, rng, Weather(0.0, 0.0, 0.0, 0.0))
-        self.ended = self.healed = False
-        self._say = say
-        self._broken: list[str] = []
+        super().__init__(replace(quiet(), **fields), rng, say)
+        self.healed = False
         sizes = rng.choice(((1, 1), (1, 3), (3, 3)))
         self.source, self.target = Group(self, 0, sizes[0]), Group(self, sizes[0], sizes[1])
         self.groups = [self.source, self.target]
@@ -187,7 +177,6 @@ class Departures:
             for number, group in enumerate(self.groups)
             if len(group.hosts) > 1
         ]
-        self.operators = Operators(self)  # type: ignore[arg-type]
         self.script: list[str] = list(_SCRIPTS[2] if races else rng.choice(_SCRIPTS))
         self.accepted: dict[str, list[bytes]] = {queue: [] for queue in QUEUES}
         self.drainer: Drainer | None = None
@@ -197,69 +186,32 @@ class Departures:
         self._points: dict[int, Callable[[], None]] = {}
         """What goes wrong when so many messages have come to the target."""
 
-    # ---- what machines and operators tell and ask
-
-    def say(self, text: str) -> None:
-        """A line of the trace."""
-        if self._say is not None:
-            self._say(f"{self.events.now:9.4f} {text}")
-
-    def broke(self, failure: Failure) -> None:
-        """Something raised where nothing may."""
-        self._broken.append(f"crash: {failure.getErrorMessage()}\n{failure.getTraceback()}")
-
-    def cannot_start(self, host: BrokerHost, why: str) -> None:
-        """A broker refuses to start, and no disk is at fault here."""
-        self._broken.append(f"crash: {host.name} cannot start: {why}")
-
-    def process_ended(self, host: BrokerHost, status: int) -> None:
-        """A broker has ended by itself."""
-        self._broken.append(f"crash: the process of {host.name} ended with status {status}")
-
     def primary(self) -> BrokerHost | None:
         """The one whom operators ask."""
         return self.source.serving
 
-    @staticmethod
-    def pause(reactor: HostReactor, seconds: float) -> Deferred[None]:
-        """Fires after this time."""
-        paused: Deferred[None] = Deferred()
-        reactor.callLater(seconds, paused.callback, None)
-        return paused
-
     # ---- the run
 
-    def run(self) -> None:
+    def _live(self) -> None:
         """Run it. Violation when the account is wrong, or what was asked for does not come to its end."""
-        gc_was_on = gc.isenabled()
-        gc.disable()
-        try:
-            with surroundings(self.plan.chunk_bytes, self._logged), self._observed():
-                self._begin()
-                self._until(self.events.now + 1.5 + 3.0 * self.rng.random())
-                self.healed = True
-                self.say(f"-- all is healed; left of the script: {self.script}")
+        with self._observed():
+            self._begin()
+            self._until(self.events.now + 1.5 + 3.0 * self.rng.random())
+            self.healed = True
+            self.say(f"-- all is healed; left of the script: {self.script}")
+            self._come_to_an_end()
+            for stray in self._strays:
+                stray.kill()
+            leave = self.source.serving.process.broker.logs.leave  # type: ignore[union-attr]
+            if leave is not None and not leave.released:  # one that was woken late has begun another drain
+                self.script = ["call off"]
+                self._again()
                 self._come_to_an_end()
-                for stray in self._strays:
-                    stray.kill()
-                leave = self.source.serving.process.broker.logs.leave  # type: ignore[union-attr]
-                if leave is not None and not leave.released:  # one that was woken late has begun another drain
-                    self.script = ["call off"]
-                    self._again()
-                    self._come_to_an_end()
-                self._check()
-        finally:
-            self.ended = True
-            for drainer in [*self._strays, *filter(None, [self.drainer])]:
-                drainer.kill()
-            for host in [*self.source.hosts, *self.target.hosts]:
-                host.kill()
-            for manager in self.managers:
-                manager.kill()
-            self.network.release()
-            gc.collect(1)
-            if gc_was_on:
-                gc.enable()
+            self._check()
+
+    def _machines(self) -> list[Machine]:
+        drainers = [*self._strays, *filter(None, [self.drainer])]
+        return [*drainers, *self.source.hosts, *self.target.hosts, *self.managers]
 
     def _begin(self) -> None:
         for group in self.groups:
@@ -303,20 +255,6 @@ class Departures:
         end = self.events.now + _ENDS_S
         if not self._until(end, lambda: not self.script and all(group.serving for group in self.groups)):
             raise Violation(f"liveness: {self.script} does not come to an end")
-
-    def _until(self, end: float, done: Callable[[], bool] = lambda: False) -> bool:
-        events = self.events
-        while events.queue and events.queue[0][0] <= end:
-            try:
-                events.step()
-            except Exception as error:
-                raise Violation(f"crash: {type(error).__name__}: {error}\n{Failure(error).getTraceback()}") from error
-            if self._broken:
-                raise Violation(self._broken[0])
-            if events.happened % 100 == 0 and done():
-                return True
-        events.now = max(events.now, end)
-        return done()
 
     # ---- what clients do
 
@@ -486,11 +424,6 @@ class Departures:
             yield
         finally:
             Ledger.on_committed = right  # type: ignore[method-assign]
-
-    def _logged(self, event: dict[str, Any]) -> None:
-        """A line of production's log."""
-        if "log_failure" in event:
-            self.broke(event["log_failure"])
 
 
 def run(seed: int, say: Callable[[str], None] | None = None) -> int:

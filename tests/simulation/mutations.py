@@ -33,6 +33,7 @@ from tests.simulation.bugs_of_links import OF_LINKS
 from tests.simulation.bugs_of_moves import OF_MOVES
 from tests.simulation.bugs_of_routes import OF_ROUTES
 from tests.simulation.bugs_of_subscriptions import OF_SUBSCRIPTIONS
+from tests.simulation.bugs_of_takeovers import OF_TAKEOVERS
 from tests.simulation.history import Violation
 from tests.simulation.provoked import RUNS
 from tests.simulation.world import run
@@ -48,6 +49,7 @@ BUGS = {
     **OF_MOVES,
     **OF_ROUTES,
     **OF_SUBSCRIPTIONS,
+    **OF_TAKEOVERS,
     **OF_TRANSACTIONS,
     "votes-twice": Bug(
         "votes for whoever asks, a second time in an epoch too",
@@ -771,8 +773,11 @@ def hunt(name: str, run: Callable[[int], object], seeds: Sequence[int], sound: C
 
 
 def hunt_in_any(name: str, seeds: Sequence[int]) -> Finding:
-    """Hunt in the runs of these seeds, and where none finds it, in its own plan, if it has one; drains have their own worlds."""
-    finding = hunt(name, run, () if name in OF_DEPARTURES else seeds)
+    """Hunt in the runs of these seeds, and where none finds it, in its own plan, if it has one.
+
+    Drains and takeovers have worlds of their own.
+    """
+    finding = hunt(name, run, () if name in {*OF_DEPARTURES, *OF_TAKEOVERS} else seeds)
     if finding.seed or name not in RUNS:
         return finding
     return replace(hunt(name, RUNS[name], seeds), provoked=True)

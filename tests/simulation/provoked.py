@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from broker.core.commands import MACHINE_VERSION as NEW
-from tests.simulation import departures
+from tests.simulation import departures, takeovers
 from tests.simulation.bugs_of_departures import OF_DEPARTURES, RACES
+from tests.simulation.bugs_of_takeovers import OF_TAKEOVERS
 from tests.simulation.clients import ClientPlan
 from tests.simulation.history import Violation
 from tests.simulation.layouts import (
@@ -508,6 +509,7 @@ def provoke(plan: Plan) -> Callable[[int], None]:
 _RUNS = {id(plan): provoke(plan) for plan in PROVOKED.values()}
 RUNS: dict[str, Callable[[int], object]] = {
     **{name: _RUNS[id(plan)] for name, plan in PROVOKED.items()},
+    **dict.fromkeys(OF_TAKEOVERS, takeovers.run),
     **{name: departures.race if name in RACES else departures.run for name in OF_DEPARTURES},
 }
 """By bug: the run of its own plan, which is the same one for all bugs that share it, or of another kind of world."""

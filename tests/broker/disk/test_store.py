@@ -92,11 +92,12 @@ def test_a_cluster_is_adopted_once(tmp_path: Path) -> None:
 def test_a_store_begins_another_cluster_when_an_operator_has_it_and_knows_which_it_has_left(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     store.adopt_cluster("c1")
+    assert store.begun == ""
     for cluster in ("c2", "c3"):
-        store.change_cluster(cluster)
+        store.change_cluster(cluster, f"{cluster} begins after batch 9")
     store.close()
     store = Store.open(tmp_path)
-    assert (store.cluster_id, store.clusters_left) == ("c3", ("c1", "c2"))
+    assert (store.cluster_id, store.clusters_left, store.begun) == ("c3", ("c1", "c2"), "c3 begins after batch 9")
     with pytest.raises(StoreOfAnotherCluster):
         store.adopt_cluster("c1")
     store.close()

@@ -1,0 +1,43 @@
+"""Planted bugs of takeovers by force, which `takeovers.run` catches (see mutations.py)."""
+
+from __future__ import annotations
+
+from tests.simulation.bugs import Bug
+
+OF_TAKEOVERS = {
+    "takes-over-beside-a-voter": Bug(
+        "begins a new lineage by force though a broker that votes is connected",
+        "ha.core.lineage",
+        "obstacle",
+        "if there:",
+        "if False:",
+    ),
+    "begins-in-the-old-epoch": Bug(
+        "begins a new lineage in the epoch of its old primary",
+        "ha.core.candidacy",
+        "Candidacy.take_over",
+        "member.save(member.epoch + 1, member.me)",
+        "member.save(member.epoch, member.me)",
+    ),
+    "takes-over-under-the-old-id": Bug(
+        "does not put the new cluster's id on its disk before the first batch of the new lineage",
+        "ha.cluster_member",
+        "ClusterMember._take_over",
+        "self._store.change_cluster(new_id, left)",
+        "pass",
+    ),
+    "tells-what-it-was-told": Bug(
+        "tells the operator of a takeover as the last batch that it has the last one of which it knows that it is committed",
+        "ha.takeover",
+        "begun_with",
+        'f"after batch {status.last_index} of',
+        'f"after batch {status.told_commit} of',
+    ),
+    "forgets-what-it-gave-up": Bug(
+        "tells nothing of what a takeover gave up, when another promotion ends it after it was cut short",
+        "ha.cluster_member",
+        "ClusterMember._write_term",
+        "self._not_told_yet() or self._asked_because",
+        "self._asked_because",
+    ),
+}

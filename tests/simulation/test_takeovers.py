@@ -1,0 +1,13 @@
+"""Second sites that take over by force while brokers die, and first sites that come back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation import takeovers
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_two_clusters_never_mix_and_what_was_given_up_is_what_the_operator_was_told(seed: int) -> None:
+    assert takeovers.run(seed) >= 100
