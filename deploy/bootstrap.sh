@@ -3,10 +3,10 @@
 #
 # Through apt, as root or with a sudo that asks nothing: what python-qpid-proton is compiled with, the Java that Spark runs on,
 # iproute2 for the tests' networks, and the browser in which tests look at the dashboard. Into build/services, unpacked and not
-# installed, so that no service is started on this machine: what tests start themselves (etcd, haproxy) or only ask (promtool,
-# crm_simulate). Into .venv through pip: the package with its dependencies (run), or tox (test), which keeps environments of its
-# own. When all is there it looks at a few versions and returns; a stamp in .venv says for which pyproject.toml and interpreter it
-# was filled. The full output of apt and pip goes to build/setup.log.
+# installed, so that no service is started on this machine: what tests start themselves (etcd, haproxy, corosync and Pacemaker)
+# or only ask (promtool, crm_simulate). Into .venv through pip: the package with its dependencies (run), or tox (test), which keeps
+# environments of its own. When all is there it looks at a few versions and returns; a stamp in .venv says for which pyproject.toml
+# and interpreter it was filled. The full output of apt and pip goes to build/setup.log.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -108,6 +108,14 @@ missing_services() {
     command -v promtool >/dev/null || echo prometheus
     command -v haproxy >/dev/null || echo haproxy liblua5.3-0 libopentracing1 libopentracing-c-wrapper0
     command -v crm_simulate >/dev/null || packages_for_scheduler
+    ((EUID != 0)) || command -v pacemakerd >/dev/null || packages_for_cluster
+}
+
+# corosync and Pacemaker's daemons with their libraries, of which a test run by root makes a cluster in namespaces of its own.
+packages_for_cluster() {
+    local own='cfg|cmap|corosync|cpg|crmcluster|knet|nozzle|quorum|statgrab|votequorum'
+    echo corosync pacemaker libnl-3-200 libnl-route-3-200
+    apt-cache depends corosync pacemaker 2>/dev/null | sed -nE "s/^ +Depends: (lib($own).*)/\1/p" | sort -u
 }
 
 # Pacemaker's scheduler, which decides on a file, with its libraries and schemas: the daemons are no part of it.

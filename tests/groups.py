@@ -35,6 +35,7 @@ WHOLE_MACHINE = {
     "system/test_faults_outage.py",
     "system/test_faults_power.py",
     "system/test_faults_processes.py",
+    "system/test_pacemaker.py",
     "system/test_virtual_ip.py",
 }
 THEIR_CLIENTS = {"system/test_interop.py", "system/test_logins.py"}

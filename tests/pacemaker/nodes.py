@@ -9,7 +9,9 @@ ends every node; nothing is left on this machine, and no service of it is touche
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -23,14 +25,17 @@ from types import TracebackType
 
 from tests.cli.running import ROOT
 from tests.system.harness import eventually
-from tests.system.means import NotHere, must_be_root, program
+from tests.system.means import must_be_root, program
 from tests.system.namespaces import BridgedLan
 
 AGENT = ROOT / "resource_manager" / "ocf" / "qpidd.py"
+SERVICES = ROOT / "build" / "services"
+"""Where deploy/bootstrap.sh unpacks what is not installed here: corosync and Pacemaker may be there."""
 CIB = Path(__file__).with_name("cib.xml")
 NAMES = ("n1", "n2", "n3")
 RESOURCE = "broker"
-STABLE_S = 90.0
+STABLE_S = 180.0
+"""More than a machine needs that has much else to do."""
 _FOLDERS = (
     "etc/corosync",
     "var/lib/corosync",
@@ -41,16 +46,24 @@ _FOLDERS = (
     "var/log/corosync",
     "var/log/pacemaker",
     "mnt",
-    "sbin",
-    "resource.d/understudy",
+    "usr/sbin",
+    "usr/share",
+    "usr/lib/ocf/resource.d/understudy",
+    "points/lib/corosync",
+    "points/lib/pacemaker",
+    "points/log/corosync",
+    "points/log/pacemaker",
 )
+_USER, _GROUP = "hacluster", "haclient"
+_UNUSED_ID = 62189
+"""Of Pacemaker's user and group, where the machine has none: within a node alone."""
 _COROSYNC = """totem {{
     version: 2
     cluster_name: understudy
     transport: knet
     crypto_cipher: none
     crypto_hash: none
-    token: 1000
+    token: {token_ms}
     token_coefficient: 0
 }}
 nodelist {{
@@ -122,21 +135,38 @@ class Node:
         cib = self.folder / "var/lib/pacemaker/cib/cib.xml"
         cib.write_text(CIB.read_text())
         cib.chmod(0o600)
-        _script(self.folder / "sbin/fence_understudy", fence)
-        shutil.copy(AGENT, self.folder / "resource.d/understudy/qpidd")
-        (self.folder / "resource.d/understudy/qpidd").chmod(0o755)
-        commands(self.folder / "sbin")
+        _script(self.folder / "usr/sbin/fence_understudy", fence)
+        agent = self.folder / "usr/lib/ocf/resource.d/understudy/qpidd"
+        shutil.copy(AGENT, agent)
+        agent.chmod(0o755)
+        commands(self.folder / "usr/sbin")
+        user, group = self._accounts()
         for folder in ("var/lib/pacemaker", "var/log/pacemaker"):
             for path in (self.folder / folder, *(self.folder / folder).rglob("*")):
-                shutil.chown(path, "hacluster", "haclient")
+                os.chown(path, user, group)
                 if path.is_dir():
                     path.chmod(0o770)
+
+    def _accounts(self) -> tuple[int, int]:
+        """Give the node Pacemaker's user and group, if the machine does not have them; their ids."""
+        try:
+            group = grp.getgrnam(_GROUP).gr_gid
+        except KeyError:
+            group = _UNUSED_ID
+            (self.folder / "etc/group").write_text(Path("/etc/group").read_text() + f"{_GROUP}:x:{group}:\n")
+        try:
+            user = pwd.getpwnam(_USER).pw_uid
+        except KeyError:
+            user = _UNUSED_ID
+            line = f"{_USER}:x:{user}:{group}::/var/lib/pacemaker:/usr/sbin/nologin\n"
+            (self.folder / "etc/passwd").write_text(Path("/etc/passwd").read_text() + line)
+        return user, group
 
     def start(self) -> None:
         """Power on."""
         assert not self.running, "it runs"
         unshare = ["-m", "-u", "-i", "-p", "-f", "--kill-child=SIGKILL", "--mount-proc", "--propagation", "private"]
-        script = [str(Path(__file__).with_name("node.sh")), self.name, str(self.folder)]
+        script = [str(Path(__file__).with_name("node.sh")), self.name, str(self.folder), str(SERVICES)]
         with self._nodes.lan.inside(self.number), (self.folder / "console").open("ab") as console:
             self._process = subprocess.Popen(
                 [program("unshare", "util-linux"), *unshare, "bash", *script],
@@ -197,12 +227,12 @@ class Node:
 class Nodes:
     """See the module. NotHere where the machine lacks what it takes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, token_ms: int = 1000) -> None:
+        """`token_ms`: for so long a node may be silent before the others take it for dead."""
         must_be_root()
         for name, package in (("pacemakerd", "pacemaker"), ("corosync", "corosync"), ("crm_mon", "pacemaker-cli-utils")):
-            program(name, package)
-        if not Path("/usr/lib/ocf/resource.d").is_dir():
-            raise NotHere("OCF agents (Debian: apt install resource-agents)")
+            if not (SERVICES / "usr/sbin" / name).exists():
+                program(name, package)
         self.folder = folder
         self.lan = BridgedLan(3)
         self.fenced: list[str] = []
@@ -213,7 +243,7 @@ class Nodes:
         members = ",".join(node.address for node in self.all)
         for node in self.all:
             node.write(
-                _COROSYNC.format(nodes=hosts),
+                _COROSYNC.format(nodes=hosts, token_ms=token_ms),
                 _FENCE.format(names=list(NAMES), folder=str(self._fences)),
                 _QPIDD_CONF.format(members=members),
             )
