@@ -7,7 +7,7 @@ answer goes to the mailbox or queue that the request names, if that is still the
 requests take more than their share of a turn of the reactor, the rest of the work waits for the next ones, link by link in turn.
 
 Invariants: management keeps nothing else waiting for longer than `limits.MANAGEMENT_TURN_S` and one small piece of work, and
-takes half of the time at the most while it has much to do; what waits has a bound, and so has an answer; whatever a request
+takes half of the time at the most while it has much to do, and less while messages come and go (`broker.sessions.share`); what waits has a bound, and so has an answer; whatever a request
 holds, it gets one answer, or none if it names no place for it or its link has ended; nothing is changed but through a log, and
 without a line in the audit log.
 
@@ -50,6 +50,7 @@ from broker.sessions.producer import Producer
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
 from broker.sessions.room import full_text, has_room
+from broker.sessions.share import Allowance
 from broker.sessions.slow import SlowConsumers
 from broker.sessions.turn import Turn
 
@@ -81,6 +82,7 @@ class Administration:
         audit: Audit,
         quota: QueueQuota,
         slow: SlowConsumers,
+        allowance: Allowance,
         *,
         broker_id: str,
         version: str,
@@ -101,6 +103,7 @@ class Administration:
         self._audit = audit
         self._quota = quota
         self._slow = slow
+        self._allowance = allowance
         self._under_way: dict[int, tuple[str, Callable[[], None]]] = {}
         """Number of a change that is proposed -> its log, and what to do when it is answered no more."""
         self._next_change = 0
@@ -121,15 +124,20 @@ class Administration:
             return
         work = self.handle(producer.session.rights, request_bytes)
         request = _Request(work, len(request_bytes), partial(producer.done, delivery_id))
-        if self._waiting or self._spent_s >= limits.MANAGEMENT_TURN_S or not self._serve(request):
+        if self._waiting or self._spent_s >= self._turn_s or not self._serve(request):
             self._waiting.setdefault(producer, deque()).append(request)
             self._waiting_bytes += request.nbytes
         self._arm()
 
+    @property
+    def _turn_s(self) -> float:
+        """What requests may take of this turn."""
+        return self._allowance.turn_s(limits.MANAGEMENT_TURN_S)
+
     def _serve(self, request: _Request) -> bool:
         """Work on a request for as long as this turn allows. Returns whether it has been served."""
         began_s = self._clock.seconds()
-        left_s, spent_s, served = limits.MANAGEMENT_TURN_S - self._spent_s, 0.0, False
+        left_s, spent_s, served = self._turn_s - self._spent_s, 0.0, False
         for _ in request.work:
             spent_s = self._clock.seconds() - began_s
             if spent_s >= left_s:
@@ -143,7 +151,8 @@ class Administration:
 
     def _arm(self) -> None:
         if self._next_call is None and (self._waiting or self._spent_s):
-            self._next_call = self._clock.callLater(self._spent_s, self._next_turn)
+            rest_s = self._allowance.rest_s(limits.MANAGEMENT_TURN_S) if self._spent_s else 0
+            self._next_call = self._clock.callLater(rest_s, self._next_turn)
 
     def _next_turn(self) -> None:
         self._next_call, self._spent_s = None, 0.0
@@ -157,7 +166,7 @@ class Administration:
                 self._waiting_bytes -= requests.popleft().nbytes
             if requests:
                 self._waiting[producer] = requests
-            if self._spent_s >= limits.MANAGEMENT_TURN_S:
+            if self._spent_s >= self._turn_s:
                 break
         self._arm()
         self._turn.flush()

@@ -60,7 +60,7 @@ from broker.sessions.quota import QueueQuota
 from broker.sessions.rabbitmq import RabbitmqManagement
 from broker.sessions.relay import Relay
 from broker.sessions.schedule import Schedule
-from broker.sessions.share import Share
+from broker.sessions.share import Allowance, Share
 from broker.sessions.slow import SlowConsumers
 from broker.sessions.subscriptions import Subscriptions
 from broker.sessions.termini import (
@@ -126,6 +126,7 @@ class Broker:
             wall=wall,
         )
         self.schedule = Schedule(clock, self.turn)
+        allowance = Allowance(clock, self.logs.moved_s)
         self.searches = Share(clock, self.turn.flush)
         self.guard = Guard(Audit(clock.seconds), quotas)
         quota = QueueQuota(self.guard)
@@ -150,6 +151,7 @@ class Broker:
             self.guard.audit,
             quota,
             self.slow,
+            allowance,
             broker_id=broker_id,
             version=version,
             new_id=new_id,
@@ -195,6 +197,7 @@ class Broker:
             self.turn,
             self.termini,
             self.guard,
+            allowance,
             authentication=self.authentication,
             transactions=self.transactions.new_connection,
             container=broker_id,

@@ -342,7 +342,10 @@ class Process:
     def _listen_on(self, number: int, option: str, factory: ServerFactory, interfaces: tuple[str, ...] = ()) -> int:
         """Listen on this port of every interface; which one it is."""
         for interface in interfaces or self.settings.interface:
-            port = listen(self.reactor, factory, number, interface, option, urgent=option == "--admin-port")
+            if option == "--admin-port":
+                port = listen(self.reactor, factory, number, interface, option, urgent=True)
+            else:
+                port = listen(self.reactor, factory, number, interface, option, share=self.broker.admission.share)
             self._ports.append(port)
             where: Any = port.getHost()
             number = where.port

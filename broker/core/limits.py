@@ -314,6 +314,15 @@ SHARE_TURN_S = 0.0005
 """Time that connections which are not open yet, and links that come and go, may take of one turn of the reactor; some work is
 always done."""
 
+BUSY_S = 0.05
+"""So long after a batch of messages the broker is busy with messages: floods have less of its time."""
+
+BUSY_SHARE = 0.4
+"""What is left then of what management, strangers, and links that come and go, may take of one turn."""
+
+BUSY_REST = 2
+"""So many of what they may take otherwise is the time that others have after it then."""
+
 ADMIT_TURN_S = 0.005
 """Time of one turn of the reactor that a new primary takes to answer the Opens that have waited for it."""
 
@@ -321,10 +330,10 @@ LINKS_AT_ONCE = 16
 """Begins, attaches, detaches and ends of one connection that are looked at at once."""
 
 ACCEPTS_AT_ONCE = 4
-"""Sockets that are accepted in one turn of the reactor; the others wait in the kernel."""
+"""Sockets that are accepted at once; the others wait in the kernel."""
 
 ACCEPT_PAUSE_S = 0.002
-"""Time that the others wait at least, while there are so many."""
+"""Time that the others wait at least, while there are so many, at a port whose sockets have no share of a turn."""
 
 STRANGER_READ_BYTES = 8 * KIB
 """What is read at a time from a connection that is not open yet."""

@@ -5,20 +5,22 @@ its Open. Then the broker is told of it as of one in the clear, with what its ce
 
 Invariant: at most `limits.MAX_HANDSHAKES` sockets are in a handshake; one more takes the place of the oldest, so that those who
 connect and say nothing keep nobody out for longer than it takes to shake hands. As many more are open at most, which have been
-given up in this turn. A port accepts `limits.ACCEPTS_AT_ONCE` sockets a turn: the others wait in the kernel, and who is connected
-already does not wait for them.
+given up in this turn. A port accepts `limits.ACCEPTS_AT_ONCE` sockets at once: the others wait in the kernel, and who is
+connected already does not wait for them. A port for clients does so in the share of a turn that strangers have (`SharingPort`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from typing import Protocol as TypingProtocol
 
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTCP, IReactorTime
 from twisted.internet.posixbase import PosixReactorBase
 from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.internet.tcp import Port, Server
+from twisted.python.failure import Failure
 
 from broker.core import limits
 from broker.core.identity import Socket
@@ -46,15 +48,70 @@ class PatientPort(Port):
         """Accept."""
         reactor: Any = self.reactor
         began_s = reactor.seconds()
-        self.numberAccepts = limits.ACCEPTS_AT_ONCE
-        super().doRead()
-        if self.numberAccepts > limits.ACCEPTS_AT_ONCE and self.connected and not self.disconnecting:  # there may be more
+        if self._accept():
             self.stopReading()
             reactor.callLater(max(limits.ACCEPT_PAUSE_S, reactor.seconds() - began_s), self._go_on)
 
+    def _accept(self) -> bool:
+        """Accept a few. Returns whether there may be more."""
+        self.numberAccepts = limits.ACCEPTS_AT_ONCE
+        super().doRead()
+        return self.numberAccepts > limits.ACCEPTS_AT_ONCE and self.is_open
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it listens."""
+        return bool(self.connected) and not self.disconnecting
+
     def _go_on(self) -> None:
-        if self.connected and not self.disconnecting:
+        if self.is_open:
             self.startReading()
+
+
+class Share(TypingProtocol):
+    """Where ports wait until they may accept (`broker.sessions.share`)."""
+
+    @property
+    def is_left(self) -> bool:
+        """Whether this turn has time for it."""
+
+    def spent(self, seconds: float) -> None:
+        """So much was taken."""
+
+    def later(self, work: SharingPort) -> None:
+        """Have it go on in a later turn."""
+
+    def forget(self, work: SharingPort) -> None:
+        """It waits no more."""
+
+
+class SharingPort(PatientPort):
+    """A port whose sockets are accepted in the share of a turn that those who connect have: in turn with what those say who are
+    connected already, and no faster than they are let in."""
+
+    share: Share
+
+    def doRead(self) -> None:
+        """Accept, in this turn or in a later one."""
+        if self.share.is_left:
+            began_s = self.reactor.seconds()  # type: ignore[attr-defined]
+            self._accept()
+            self.share.spent(self.reactor.seconds() - began_s)  # type: ignore[attr-defined]
+        else:
+            self.stopReading()
+            self.share.later(self)
+
+    def go_on(self) -> bool:
+        """See `share.Work`."""
+        more = self.is_open and self._accept()
+        if not more:
+            self._go_on()
+        return more
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Twisted's."""
+        self.share.forget(self)
+        super().connectionLost(reason)
 
 
 class UrgentServer(Urgent, Server):
@@ -156,15 +213,27 @@ def text_of(addr: IAddress | None) -> str:
 
 
 def listen(
-    reactor: IReactorTCP, factory: ServerFactory, port: int, interface: str, option: str = "--port", *, urgent: bool = False
+    reactor: IReactorTCP,
+    factory: ServerFactory,
+    port: int,
+    interface: str,
+    option: str = "--port",
+    *,
+    urgent: bool = False,
+    share: Share | None = None,
 ) -> IListeningPort:
     """Listen; CannotListen with a text for people when the port is taken or the interface is not there. `urgent`: before other
-    sockets, where the reactor can do that."""
+    sockets, where the reactor can do that. `share`: what accepting has of a turn; without it, the port makes pauses."""
     try:
         if not isinstance(reactor, PosixReactorBase):
             return reactor.listenTCP(port, factory, backlog=_BACKLOG, interface=interface)
-        kind = UrgentPort if urgent and isinstance(reactor, MonotonicEPollReactor) else PatientPort
-        listening = kind(port, factory, _BACKLOG, interface, reactor)
+        listening: PatientPort
+        if share is not None:
+            listening = SharingPort(port, factory, _BACKLOG, interface, reactor)
+            listening.share = share
+        else:
+            kind = UrgentPort if urgent and isinstance(reactor, MonotonicEPollReactor) else PatientPort
+            listening = kind(port, factory, _BACKLOG, interface, reactor)
         listening.startListening()
         return listening
     except CannotListenError as error:

@@ -40,7 +40,7 @@ from broker.sessions.guard import UNAUTHORIZED, Guard, Rights
 from broker.sessions.logs import Logs
 from broker.sessions.principal import principal_of
 from broker.sessions.refusals import Refusals
-from broker.sessions.share import Share
+from broker.sessions.share import Allowance, Share
 from broker.sessions.termini import Termini
 from broker.sessions.transactions import Transactions
 from broker.sessions.turn import Turn
@@ -60,6 +60,7 @@ class Admission:
         turn: Turn,
         termini: Termini,
         guard: Guard,
+        allowance: Allowance,
         *,
         authentication: Authentication,
         transactions: Callable[[], Transactions],
@@ -106,7 +107,8 @@ class Admission:
         self._version = version
         self._as_rabbitmq = as_rabbitmq
         self._max_connections = max_connections
-        self._share = Share(clock, turn.flush)
+        self.share = Share(clock, turn.flush, allowance)
+        """What those who connect have of a turn."""
         self._unfinished = Unfinished(max_unfinished_bytes)
         self._unfinished.over = self._too_much_unfinished
         self._relief_call: IDelayedCall | None = None
@@ -117,7 +119,7 @@ class Admission:
             "part_bytes": part_bytes,
             "open_timeout_s": open_timeout_s,
             "scratch": Scratch(),
-            "share": self._share,
+            "share": self.share,
             "unfinished": self._unfinished,
         }
         self._refusals = Refusals(clock.seconds, lambda line: _log.warn("{line}", line=line))
@@ -530,6 +532,6 @@ class Admission:
             self._relief_call.cancel()
         if self._admit_call is not None:
             self._admit_call.cancel()
-        self._share.close()
+        self.share.close()
         for connection in list(self.connections.values()):
             connection.cut_off()

@@ -11,6 +11,7 @@ unanswered (its clients are cut off, so they know that they do not know).
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -120,6 +121,8 @@ class Ledger:
         self.storage_text = ""
         self.low = False
         """Whether room runs out on the disk: `takes` is to be asked before a message is put."""
+        self.moved_s = -math.inf
+        """When a batch was proposed or committed for the last time, by the reactor's clock."""
         self._spare_bytes = 0
         self._clock = clock
         self._wall = wall
@@ -424,7 +427,7 @@ class Ledger:
             else:
                 return
             if builder:
-                waits.proposed_s = self._clock.seconds()
+                waits.proposed_s = self.moved_s = self._clock.seconds()
                 index = log.propose(builder)
                 self._proposed.append((index, waits))
             else:
@@ -454,6 +457,7 @@ class Ledger:
         changes: list[tuple[Change, str]] = []
         reasons: dict[int, list[str]] = {}
         met: CannotApply | None = None
+        self.moved_s = self._clock.seconds()
         for batch in batches:
             try:
                 applied = self.state.apply(batch)

@@ -66,6 +66,10 @@ class Logs:
         """Whether this broker serves clients."""
         return self.state in SERVING
 
+    def moved_s(self) -> float:
+        """When messages, or what else is in a log, came or went for the last time, by the reactor's clock."""
+        return max(ledger.moved_s for ledger in self.ledgers.values())
+
     def ledger_of(self, node: QueueNode) -> Ledger:
         """The ledger that holds this queue's messages."""
         return self.ledgers[node.messages_log]

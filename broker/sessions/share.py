@@ -5,12 +5,17 @@ attaches, detaches and ends than fit a turn; as long as this turn has time left 
 waits here, its connection is not read, and the next turns do a piece of each in turn. So a flood takes its share of each turn,
 however many connections it comes over, and everybody else has the rest.
 
-Invariants: a turn spends `limits.SHARE_TURN_S` on it, and one piece of work more at the most; while work waits, half of the time
-is left to others, so that a broker which has nothing else to do sleeps, and is quick to wake for a message.
+How much that is hangs on whether messages come and go (`Allowance`): a message passes several turns of the reactor, and waits in
+each for what the turn before it did. While none comes, a flood has half of the time, so that many clients who come back at once
+are let in quickly; while some do, it has less of a turn, and a smaller part of the time.
+
+Invariants: a turn spends `Allowance.turn_s` on it, and one piece of work more at the most; while work waits, others have half of
+the time at least, so that a broker which has nothing else to do sleeps, and is quick to wake for a message.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -19,19 +24,40 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from broker.core import limits
 
 
+class Allowance:
+    """See the module. `moved_s` says when messages have come or gone for the last time, by the clock."""
+
+    def __init__(self, clock: IReactorTime, moved_s: Callable[[], float] = lambda: -math.inf) -> None:
+        self._clock = clock
+        self._moved_s = moved_s
+
+    @property
+    def _busy(self) -> bool:
+        return self._clock.seconds() - self._moved_s() < limits.BUSY_S
+
+    def turn_s(self, most_s: float) -> float:
+        """What work that may take `most_s` of a turn may take of one now."""
+        return most_s * limits.BUSY_SHARE if self._busy else most_s
+
+    def rest_s(self, most_s: float) -> float:
+        """How long others have after it."""
+        return most_s * limits.BUSY_REST if self._busy else most_s
+
+
 class Work(Protocol):
-    """A connection that has work to be done."""
+    """What has work to be done: a connection, or a port with sockets to accept."""
 
     def go_on(self) -> bool:
         """Do a piece of it. Returns whether there is more."""
 
 
 class Share:
-    """See the module. `flush` ends an entry from the reactor."""
+    """See the module. `flush` ends an entry from the reactor. Without an `allowance` it is as if no message came."""
 
-    def __init__(self, clock: IReactorTime, flush: Callable[[], None]) -> None:
+    def __init__(self, clock: IReactorTime, flush: Callable[[], None], allowance: Allowance | None = None) -> None:
         self._clock = clock
         self._flush = flush
+        self._allowance = allowance or Allowance(clock)
         self._spent_s = 0.0
         self._waiting: dict[Work, None] = {}
         self._call: IDelayedCall | None = None
@@ -40,7 +66,13 @@ class Share:
     @property
     def is_left(self) -> bool:
         """Whether a piece of work may be done at once."""
-        return not self._waiting and self._spent_s < limits.SHARE_TURN_S
+        if self._waiting:
+            return False
+        return self._spent_s < limits.BUSY_SHARE * limits.SHARE_TURN_S or self._spent_s < self._turn_s
+
+    @property
+    def _turn_s(self) -> float:
+        return self._allowance.turn_s(limits.SHARE_TURN_S)
 
     def spent(self, seconds: float) -> None:
         """A piece of work was done at once."""
@@ -58,18 +90,19 @@ class Share:
 
     def _arm(self) -> None:
         if self._call is None and not self._closed:
-            self._call = self._clock.callLater(limits.SHARE_TURN_S if self._spent_s else 0, self._next_turn)
+            rest_s = self._allowance.rest_s(limits.SHARE_TURN_S) if self._spent_s else 0
+            self._call = self._clock.callLater(rest_s, self._next_turn)
 
     def _next_turn(self) -> None:
         self._call, self._spent_s = None, 0.0
-        began_s = self._clock.seconds()
+        began_s, turn_s = self._clock.seconds(), self._turn_s
         while self._waiting:
             work = next(iter(self._waiting))
             del self._waiting[work]
             if work.go_on():
                 self._waiting[work] = None
             self._spent_s = self._clock.seconds() - began_s
-            if self._spent_s >= limits.SHARE_TURN_S:
+            if self._spent_s >= turn_s:
                 break
         if self._waiting or self._spent_s:
             self._arm()

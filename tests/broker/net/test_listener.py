@@ -68,6 +68,60 @@ def test_a_port_accepts_few_sockets_at_once_and_all_of_them_in_the_end(monkeypat
     yield port.stopListening()
 
 
+@pytest_twisted.inlineCallbacks
+def test_a_port_for_clients_accepts_in_the_share_of_a_turn_and_no_faster_than_they_are_let_in() -> Any:
+    """Breaks when sockets are accepted while those who are connected already wait for their share."""
+    share, sockets = Share(), []
+
+    def taken(socket: Socket) -> Protocol:
+        sockets.append(socket)
+        return Protocol()
+
+    port: Any = listen(reactor, ConnectionFactory(taken), 0, "127.0.0.1", share=share)
+    where = "127.0.0.1", port.getHost().port
+    count = limits.ACCEPTS_AT_ONCE + 1
+    clients = [socket_module.create_connection(where) for _ in range(count)]
+    while len(sockets) < count:
+        yield task.deferLater(reactor, 0.001, lambda: None)
+    assert share.spent_s > 0, "it is counted"
+    assert share.waiting == []
+    share.is_left = False
+    clients += [socket_module.create_connection(where) for _ in range(count)]
+    while not share.waiting:
+        yield task.deferLater(reactor, 0.001, lambda: None)
+    assert (share.waiting, len(sockets)) == ([port], count), "it waits for its share"
+    assert port.go_on(), "there are more"
+    assert len(sockets) == count + limits.ACCEPTS_AT_ONCE
+    assert not port.go_on()
+    assert len(sockets) == 2 * count
+    share.is_left = True
+    clients.append(socket_module.create_connection(where))
+    while len(sockets) < len(clients):
+        yield task.deferLater(reactor, 0.001, lambda: None)
+    for client in clients:
+        client.close()
+    yield port.stopListening()
+    assert share.waiting == [], "a port that is closed waits for nothing"
+
+
+class Share:
+    """The share of a turn, which a test gives and takes."""
+
+    def __init__(self) -> None:
+        self.is_left = True
+        self.spent_s = 0.0
+        self.waiting: list[Any] = []
+
+    def spent(self, seconds: float) -> None:
+        self.spent_s += seconds
+
+    def later(self, work: Any) -> None:
+        self.waiting.append(work)
+
+    def forget(self, work: Any) -> None:
+        self.waiting = [each for each in self.waiting if each is not work]
+
+
 def told(address: IAddress) -> Socket:
     sockets: list[Socket] = []
 

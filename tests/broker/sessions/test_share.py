@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 from broker.core import limits, sasl, values
 from broker.core.door import HEADER
 from broker.core.identity import Socket
-from broker.sessions.share import Share
+from broker.sessions.share import Allowance, Share
 from tests.broker.clients import Bench, Client, bench, one_turn
 from tests.broker.core.stream import BEGIN, OPEN, attach, init
 
@@ -63,6 +63,46 @@ def test_what_was_done_at_once_counts_until_the_next_turn() -> None:
     one_turn(clock)
     assert has_time(share)
     assert clock.getDelayedCalls() == [], "a broker with nothing to do sleeps"
+
+
+def test_while_messages_come_and_go_a_turn_does_less_of_it_and_others_have_longer() -> None:
+    """Breaks when a flood has as much of the time as before: a message passes several turns, and waits in each."""
+    clock, moved = Clock(), [0.0]
+    share = Share(clock, lambda: None, Allowance(clock, lambda: moved[0]))
+    digging = Digging(clock, 100)
+    share.later(digging)
+
+    def pieces_of_a_turn() -> int:
+        before = len(digging.done)
+        one_turn(clock)
+        return len(digging.done) - before
+
+    few = 10 * limits.BUSY_SHARE
+    assert few <= pieces_of_a_turn() <= few + 1
+    clock.rightNow += 1.9 * limits.SHARE_TURN_S
+    assert pieces_of_a_turn() == 0, "others have twice as long"
+    clock.rightNow += 0.2 * limits.SHARE_TURN_S
+    assert few <= pieces_of_a_turn() <= few + 1
+    clock.rightNow += limits.BUSY_S
+    assert 10 <= pieces_of_a_turn() <= 11, "when no message comes any more it is as before"
+    share.close()
+
+
+def test_a_message_makes_the_broker_busy_when_it_comes_and_when_it_is_committed() -> None:
+    with bench() as b:
+        b.queue("q")
+        b.lead.automatic = False
+        allowance = Allowance(b.clock, b.broker.logs.moved_s)
+        b.clock.advance(limits.BUSY_S)
+        assert allowance.turn_s(1.0) == 1.0
+        client = b.client()
+        client.send(client.sender("q"), "it", settle=False)
+        b.settle()
+        assert allowance.turn_s(1.0) == limits.BUSY_SHARE
+        b.clock.advance(limits.BUSY_S)
+        assert allowance.turn_s(1.0) == 1.0
+        b.lead.commit()
+        assert allowance.turn_s(1.0) == limits.BUSY_SHARE
 
 
 def stranger(b: Bench, number: int) -> Client:
