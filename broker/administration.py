@@ -7,9 +7,9 @@ answer goes to the mailbox or queue that the request names, if that is still the
 requests take more than their share of a turn of the reactor, the rest of the work waits for the next ones, link by link in turn.
 
 Invariants: management keeps nothing else waiting for longer than `limits.MANAGEMENT_TURN_S` and one small piece of work, and
-takes half of the time at the most while it has much to do, and less while messages come and go (`broker.sessions.share`); what waits has a bound, and so has an answer; whatever a request
-holds, it gets one answer, or none if it names no place for it or its link has ended; nothing is changed but through a log, and
-without a line in the audit log.
+takes half of the time at the most while it has much to do, less while messages come and go (`broker.sessions.share`); what waits
+has a bound, and so has an answer; whatever a request holds, it gets one answer, or none if it names no place for it or its link
+has ended; nothing is changed but through a log, and without a line in the audit log.
 
 Reference: docs/reference/management.md.
 """

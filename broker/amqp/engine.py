@@ -322,6 +322,11 @@ class Engine:
         """The container id of the peer's Open."""
         return text_of(lib.pn_connection_remote_container(self.connection))
 
+    @property
+    def remote_hostname(self) -> str:
+        """The host that the peer's Open says it has connected to."""
+        return text_of(lib.pn_connection_remote_hostname(self.connection))
+
     # ---- bytes
 
     @property

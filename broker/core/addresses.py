@@ -1,4 +1,5 @@
-"""Addresses as RabbitMQ's clients write them: `/queues/NAME`, `/exchanges/NAME` and `/exchanges/NAME/KEY`.
+"""Addresses as RabbitMQ's clients write them: `/queues/NAME`, `/exchanges/NAME` and `/exchanges/NAME/KEY`; and as Azure's
+do, which put the broker's own URL before the name: `amqps://HOST/NAME`.
 
 Each segment is percent-encoded UTF-8. What is not whole (a `%` without two hexadecimal digits, bytes that are no UTF-8, a segment
 too many or an empty name) is no such address. A node whose name is the address as it stands comes before what the address says:
@@ -15,6 +16,9 @@ from urllib.parse import unquote
 
 QUEUES: Final = "/queues/"
 EXCHANGES: Final = "/exchanges/"
+_URL = re.compile("amqps?://(?P<authority>[^/@]+)/(?P<name>(?!.*://).+)", re.DOTALL)
+"""A name with a URL in it is none: what is behind one is not looked at again."""
+_PORT = re.compile(":[0-9]+$")
 _CUT_SHORT = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
@@ -31,6 +35,19 @@ def exchange_in(address: str) -> tuple[str, str]:
     if not 1 <= len(found) <= 2:
         return "", ""
     return found[0], found[1] if len(found) == 2 else ""
+
+
+def behind_url(address: str, host: str) -> str:
+    """The name in an address that is a URL of the host which its client has connected to (`host`, with or without a port); "" if
+    it is none, or another's."""
+    found = _URL.fullmatch(address)
+    if found is None or not host or _host_of(found["authority"]) != _host_of(host):
+        return ""
+    return "/".join(segments(f"/{found['name']}"))
+
+
+def _host_of(authority: str) -> str:
+    return _PORT.sub("", authority).lower()
 
 
 def segments(path: str) -> list[str]:

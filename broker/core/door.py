@@ -4,13 +4,16 @@ Life of a connection at the door: it brings the header of the SASL layer, or AMQ
 outcome, and nothing of it goes any further; then the AMQP header goes through, then an Open, and whoever is behind the door may
 answer that. Until this side's Open has gone out (`admit`), frames are small, and only those may come that can: what a client says
 ahead of the answer. From then on every frame is looked at for its size, its type, which performative it holds, and how much there
-is in it to decode. A transfer, of which there are many, is looked at for its first sixteen bytes alone. After this side's Close
-(`leave`) only the client's Close goes through.
+is in it to decode. A transfer, of which there are many, is looked at for its first sixteen bytes alone; where the client has
+attached a link as only those do that send bundles, for a bundle's message format too (`broker.core.bundles`), and is marked as
+one. After this side's Close (`leave`) only the client's Close goes through.
 
-A frame that is not a transfer goes through when it is there whole. A transfer's bytes go through as they come.
+A frame that is not a transfer goes through when it is there whole. A transfer's bytes go through as they come, where bundles are
+looked for from its last field on.
 
 Invariants: bytes of any kind give a decision and no error; how the stream is cut into reads changes no decision, and what goes
-through is the stream itself from the AMQP header on, without what is dropped after a Close; after a refusal nothing goes through;
+through is the stream itself from the AMQP header on, without what is dropped after a Close, and with bundles marked; after a
+refusal nothing goes through;
 what is kept here is less than one frame, and while a login is looked at elsewhere (`login.waits`) no more than may come ahead of
 the answer to an Open; who is offered no ANONYMOUS has to log in. So that the answer to an Open counts for the very next frame,
 `take` gives back the bytes to the end of an Open, and has to be called again for the rest (`more`).
@@ -24,7 +27,7 @@ from __future__ import annotations
 import struct
 from enum import Enum, auto
 
-from broker.core import limits, sasl
+from broker.core import bundles, limits, sasl
 from broker.core.performatives import (
     ATTACH,
     BEGIN,
@@ -57,6 +60,9 @@ _PLAIN = 0x0200
 _TRANSFER8, _TRANSFER32 = 0x005314C0, 0x005314D0
 _FLOW8, _DISPOSITION8 = 0x005313C0, 0x005315C0
 """A consumer that settles message by message sends both for every message: `weigh` would pass short ones as they are."""
+_LIST, _LIST8, _LIST32 = 11, 13, 16
+"""Where a transfer's list of fields begins in its frame, and where that is what its size, of one byte or four, counts from."""
+_BUNDLE = bundles.FORMAT
 _SMALL = 0x0053
 """How a performative begins whose code takes one byte."""
 _ANY_SIZE = 0xFFFFFFFF
@@ -111,6 +117,12 @@ class Door:
         self._attached: dict[int, dict[int, int]] = {}
         """Channel -> handle of each link -> bytes of its attach."""
         self._attached_bytes = 0
+        self._looks = False
+        """Whether the client may be one that sends bundles."""
+        self._bundles: dict[int, dict[int, int]] = {}
+        """Channel -> handle of a link -> the number of the last delivery on it that is a bundle."""
+        self._altered: bytearray | None = None
+        """What is being looked at, as it goes through, when that is not as it came."""
 
     @property
     def granted(self) -> sasl.Grant | None:
@@ -144,7 +156,13 @@ class Door:
         if self._held:
             data = self._held + data
             self._held = b""
-        return self._admitted(data) if self._at is _At.ADMITTED else self._one_by_one(data)
+        if self._at is not _At.ADMITTED:
+            return self._one_by_one(data)
+        passed, altered = self._admitted(data), self._altered
+        if altered is None:
+            return passed
+        self._altered = None
+        return bytes(memoryview(altered)[: len(passed)])
 
     def resume(self, result: bytes) -> None:
         """What the login has waited for is done. Afterwards as after `take`: there may be `more`."""
@@ -283,7 +301,7 @@ class Door:
         size, position = len(data), self._through
         last = size - _HEAD_BYTES
         max_bytes = self.max_frame_bytes or _ANY_SIZE
-        read, longest, find = _HEAD.unpack_from, limits.TRANSFER_HEAD_BYTES, data.find
+        read, longest, find, looks = _HEAD.unpack_from, limits.TRANSFER_HEAD_BYTES, data.find, self._looks
         while position < size:
             if position <= last:
                 nbytes, head, _, code, extent = read(data, position)
@@ -292,6 +310,13 @@ class Door:
                     and head == _PLAIN
                     and _HEAD_BYTES <= nbytes <= max_bytes
                 ):
+                    if looks:
+                        end = position + (_LIST8 + (extent >> 24) if code == _TRANSFER8 else _LIST32 + extent)
+                        if size < end <= position + nbytes:
+                            self._held, self._through = data[position:], 0
+                            return data[:position]
+                        if find(_BUNDLE, position + _LIST8, end) >= 0 and end <= position + nbytes:
+                            self._mark(data, position, position + _LIST, end)
                     position += nbytes
                     continue
                 if (
@@ -314,7 +339,7 @@ class Door:
             if stop < 0:
                 self._held, self._through = data[position:], 0
                 return data[:position]
-            position = stop
+            position, looks = stop, self._looks
             if self._at is _At.ENDED:
                 return data[:position]
             if self._left < 0 and position < size:
@@ -344,11 +369,27 @@ class Door:
             if nbytes > limits.TRANSFER_HEAD_BYTES:
                 text = f"a transfer may have {limits.TRANSFER_HEAD_BYTES} bytes before its piece of a message, not {nbytes}"
                 raise Refusal(LIMIT_EXCEEDED, text)
+            if self._looks and data.find(_BUNDLE, fields, body + nbytes) >= 0:
+                self._mark(data, position, fields, stop)
         elif code == OPEN:
             raise Refusal(NOT_ALLOWED, "a second open came")
         else:
             self._weigh(code, data, position, fields, stop)
         return stop
+
+    def _mark(self, data: bytes, position: int, fields: int, stop: int) -> None:
+        """Mark the transfer at `position`, whose list of fields is whole, if a bundle begins with it."""
+        found = bundles.found_in(data, fields, stop)
+        channel = int.from_bytes(data[position + 6 : position + 8], "big")
+        if found is None or found.number is None or found.handle not in self._attached.get(channel, ()):
+            return
+        last = self._bundles.setdefault(channel, {})
+        if last.get(found.handle) != found.number:
+            last[found.handle] = found.number
+            if self._altered is None:
+                self._altered = bytearray(data)
+            start, fresh = bundles.marked(data, found)
+            self._altered[start : start + len(fresh)] = fresh
 
     def _weigh(self, code: int, data: bytes, position: int, fields: int, stop: int) -> None:
         """Any performative but an open and a transfer."""
@@ -358,6 +399,8 @@ class Door:
         channel = int.from_bytes(data[position + 6 : position + 8], "big")
         if code in _COSTLY:
             self._left -= 1
+        if code == ATTACH and not self._looks:
+            self._looks = any(data.find(sign, position, stop) >= 0 for sign in bundles.SIGNS)
         if code in (ATTACH, DETACH):
             handle = handle_of(code, data, fields, stop)
             links = self._attached.setdefault(channel, {})
@@ -365,6 +408,7 @@ class Door:
                 return  # proton will find no link either
             if code == DETACH:
                 self._attached_bytes -= links.pop(handle, 0)
+                self._bundles.get(channel, {}).pop(handle, None)
                 return
             links[handle] = links.get(handle, 0) + nbytes
             self._attached_bytes += nbytes
@@ -374,6 +418,7 @@ class Door:
                 )
         elif code == END:
             self._attached_bytes -= sum(self._attached.pop(channel, {}).values())
+            self._bundles.pop(channel, None)
         elif code == CLOSE:
             self._at = _At.ENDED
 

@@ -80,6 +80,10 @@ class Output(Protocol):
 class Attacher(Output, Protocol):
     """The session of a client that attaches a link."""
 
+    @property
+    def hostname(self) -> str:
+        """The host that its client says it has connected to; "" where it says none."""
+
     def has_made(self, link: Link, undo: Callable[[], None]) -> None:
         """A node was made for this link: `undo` is called when the link has ended."""
 

@@ -73,6 +73,11 @@ class ClientSession:
         """What its messages come from."""
         return self._connection.number, self._connection.container
 
+    @property
+    def hostname(self) -> str:
+        """As the client's Open names it."""
+        return self._connection.engine.remote_hostname
+
     def touch(self) -> None:
         """There is output."""
         self._turn.touch(self._connection)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from broker.amqp.links import Condition, Sender
 from broker.core import limits, message
 from broker.core.acl.questions import Lookups
-from broker.core.links import ACCEPTED, TRANSACTION_SHIFT
+from broker.core.links import ACCEPTED, MODIFIED, REJECTED, RELEASED, TRANSACTION_SHIFT
 from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
 from broker.core.queues.blocks import Lot
@@ -32,6 +32,9 @@ from broker.sessions.due import Due
 from broker.sessions.ledger import Ledger
 from broker.sessions.overdue import Overdue
 from broker.sessions.schedule import Schedule
+
+_REPEATED = frozenset((REJECTED, RELEASED, MODIFIED))
+"""Outcomes that are said again where they are settled, to a client that waits for that."""
 
 
 class Supplier(Protocol):
@@ -308,7 +311,7 @@ class Subscription(LinkEnd):
             notes = {each: said[at] for at, each in enumerate(found, first) if at in said} if said else {}
             self.queue.settle(found, outcome, notes)
             if not settled:
-                link.settle(first, count)
+                link.settle(first, count, kind if (kind := outcome & 0xFF) in _REPEATED else 0)
         if taken:
             ledger.dequeue(messages.number, taken, link if confirm else None, confirm)
         if back:

@@ -42,7 +42,7 @@ class Coordinator:
 
     def new_connection(self) -> Transactions:
         """The transactions of one more connection."""
-        return Transactions(self.budget, self._new_id)
+        return Transactions(self._logs, self.budget, self._new_id)
 
     def asked(self, attach: Attach) -> Coordinator | None:
         """For a target that is a coordinator."""

@@ -2,6 +2,8 @@
 
 A large message comes by its parts, to an `Upload` that its target makes (broker.sessions.uploads).
 
+A bundle is messages that come as one (broker.core.bundles): all of them are put where they go, in one batch of the log, or none.
+
 Life of a producer: its link attaches to a `Target`; it gets credit for the target's window; each batch of messages that comes is
 handed to the target with their delivery ids, and each message gets its outcome when that is known, for most of them when a batch
 of the log is committed; with the outcome its credit comes back, unless the target has no room.
@@ -18,10 +20,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.amqp.links import Condition, Receiver
-from broker.core import limits, message
+from broker.core import bundles, limits, message
 from broker.core.acl.questions import Lookups
 from broker.core.links import ACCEPTED, REJECTED, RELEASED
 from broker.core.nodes import QueueNode, Unplaced
+from broker.core.transactions import BadRequest
 from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.guard import UNAUTHORIZED
 
@@ -185,9 +188,9 @@ class Producer(LinkEnd):
                 self.timed = True
                 self._sort_out(at, run, bad)
             elif bad:
-                self.session.transactions.refuse(txn_id, "one of its messages is no AMQP message")
+                self.session.transactions.refuse(txn_id, "one of its messages is no AMQP message by itself")
                 for delivery_id in range(at, at + len(run)):
-                    text = "this message, or one that came with it in its transaction, is no AMQP message"
+                    text = "this message, or one that came with it in its transaction, is no AMQP message by itself"
                     self.refuse(delivery_id, REJECTED, Condition("amqp:decode-error", text))
             else:
                 self.session.transactions.post(self, at, run, txn_id)
@@ -199,13 +202,28 @@ class Producer(LinkEnd):
         for at in bad:
             if done < at:
                 self.target.receive(self, first + done, messages[done:at])
-            try:
-                message.check(messages[at])
-            except message.BadMessage as error:
-                self.refuse(first + at, *outcome_of(error))
+            if bundles.is_bundle(messages[at]):
+                self._take_apart(first + at, messages[at])
+            else:
+                try:
+                    message.check(messages[at])
+                except message.BadMessage as error:
+                    self.refuse(first + at, *outcome_of(error))
             done = at + 1
         if done < len(messages):
             self.target.receive(self, first + done, messages[done:])
+
+    def _take_apart(self, delivery_id: int, bundle: bytes) -> None:
+        """A bundle has come."""
+        try:
+            if not self.target.in_transactions:
+                raise BadRequest("amqp:not-implemented", "messages for this node cannot come as one: send them one by one")
+            found = bundles.messages_of(bundle)
+            self.session.transactions.at_once(self, found, lambda: self.done(delivery_id))
+        except BadRequest as error:
+            self.refuse(delivery_id, REJECTED, Condition(error.name, str(error)))
+        except (Unplaced, Full, Denied, message.BadMessage, LookupError) as error:
+            self.refuse(delivery_id, *outcome_of(error))
 
     def part(self, data: bytes, whole: bool) -> None:
         """A part of a large message has come; with the last one it is `whole`."""
@@ -221,6 +239,10 @@ class Producer(LinkEnd):
         self.session.brought_parts()
 
     def _begin(self, head: bytes) -> Upload:
+        if bundles.is_bundle(head):
+            most = limits.LARGE_PARTS * limits.PART_BYTES
+            text = f"messages that come as one may have {most} bytes together: send fewer at a time"
+            return Refused(self, REJECTED, Condition("amqp:link:message-size-exceeded", text))
         txn_id = self.link.coming_in
         if txn_id is not None:
             text = (

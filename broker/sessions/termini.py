@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 from broker.amqp.links import Asked, Condition, Receiver, Sender
 from broker.core import limits
 from broker.core.acl import questions
+from broker.core.addresses import behind_url
 from broker.sessions.attach import Attach
 from broker.sessions.logs import Logs
 from broker.sessions.making import TOPICS, Making
@@ -62,7 +63,8 @@ class Termini:
             self._attach(attach)
 
     def _attach(self, attach: Attach) -> None:
-        """The same, for a node that is there, or is made by its name."""
+        """The same, for a node that is there, or is made by its name. One whose name is the address as it stands comes before the
+        one that an address names which is a URL."""
         link = attach.link
         if isinstance(link, Sender):
             for find_source in self.sources:
@@ -77,6 +79,11 @@ class Termini:
                 if target is not None:
                     self._attach_producer(attach, link, target)
                     return
+        name = behind_url(attach.asked.address, attach.session.hostname)
+        if name:
+            attach.asked.address = name
+            self._attach(attach)
+            return
         if self._making.by_name(attach, self._attach):
             return
         attach.demand_either(questions.unknown(attach.asked.address))

@@ -32,6 +32,7 @@ from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.room import check_places, full_text, has_room
 
+_LIMIT = "amqp:resource-limit-exceeded"
 _OUTCOMES = (1 << TRANSACTION_SHIFT) - 1
 
 
@@ -188,7 +189,8 @@ class Transaction:
 class Transactions:
     """The open transactions of one connection. `new_id` makes ids that no other transaction of any broker has."""
 
-    def __init__(self, budget: Budget, new_id: Callable[[], str]) -> None:
+    def __init__(self, logs: Logs, budget: Budget, new_id: Callable[[], str]) -> None:
+        self._logs = logs
         self._budget = budget
         self._new_id = new_id
         self._open: dict[bytes, Transaction] = {}
@@ -197,7 +199,7 @@ class Transactions:
         """A new one. BadRequest, when there are too many."""
         if len(self._open) >= limits.MAX_TRANSACTIONS_PER_CONNECTION:
             text = f"a connection may have {limits.MAX_TRANSACTIONS_PER_CONNECTION} transactions open: discharge some first"
-            raise BadRequest("amqp:resource-limit-exceeded", text)
+            raise BadRequest(_LIMIT, text)
         txn_id = self._new_id().encode()
         made = self._open[txn_id] = Transaction(txn_id, coordinator, self._budget)
         return made
@@ -222,12 +224,26 @@ class Transactions:
             one.account.fail(text)
             condition = Condition("amqp:not-implemented", text)
         elif not one.post(poster, messages):
-            condition = Condition("amqp:resource-limit-exceeded", one.account.fault)
+            condition = Condition(_LIMIT, one.account.fault)
         else:
             poster.enlisted(first, len(messages), txn_id)
             return
         for delivery_id in range(first, first + len(messages)):
             poster.refuse(delivery_id, REJECTED, condition)
+
+    def at_once(self, poster: Poster, messages: list[bytes], done: Callable[[], None]) -> None:
+        """Put messages that have come as one over this link where they go, all of them or none; `done` is called when that is
+        committed. BadRequest, or what `Poster.destinations` raises: it cannot be, and nothing was proposed."""
+        one = Transaction(b"", poster, self._budget)
+        try:
+            if not one.post(poster, messages):
+                raise BadRequest(_LIMIT, f"these messages cannot come as one: {one.account.fault}")
+            one.carry_out(self._logs, done)
+        except Exception as error:
+            one.account.close()
+            if isinstance(error, BadRequest):
+                raise BadRequest(_LIMIT, str(error)) from None
+            raise
 
     def refuse(self, txn_id: bytes, why: str) -> None:
         """A message of this transaction was not taken."""

@@ -87,6 +87,7 @@ def test_a_consumer_that_settles_second_is_answered_whatever_the_outcome_is(outc
         delivery.update(outcome)
         b.pass_time(1)
         assert delivery.settled
+        assert delivery.remote_state == outcome, "it is said again: Azure's clients look whether it is what they have said"
         assert b.depth("q") == (1 if outcome in (RELEASED, MODIFIED) else 0)
 
 

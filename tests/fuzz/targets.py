@@ -28,6 +28,7 @@ from broker import settings
 from broker.amqp import management_node
 from broker.core import commands, message, sasl, urls, values
 from broker.core.acl import grammar
+from broker.core.bundles import FORMAT, is_bundle, messages_of
 from broker.core.door import HEADER as AMQP
 from broker.core.filters import filters_of
 from broker.core.identity import Certificate, Socket
@@ -85,7 +86,8 @@ def door(data: bytes) -> None:
 def frames(data: bytes) -> None:
     """The body of a frame after the Open, on its own: it goes through as it came, or is refused."""
     knock = admitted().say(stream := frame(data))
-    assert knock.refusal or knock.passed == stream
+    assert knock.refusal or knock.passed == stream or FORMAT in data
+    assert knock.refusal or len(knock.passed) == len(stream)
 
 
 def engine(data: bytes) -> None:
@@ -178,7 +180,8 @@ def value(data: bytes) -> None:
 
 
 def sections(data: bytes) -> None:
-    """A message: the quick look and the slow one agree; every reader reads or refuses; the header that we write is read again."""
+    """A message: the quick look and the slow one agree; every reader reads or refuses; the header that we write is read again.
+    The same bytes as those in a bundle."""
     try:
         message.check(data)
         plain = True
@@ -188,6 +191,9 @@ def sections(data: bytes) -> None:
     for read in (message.message_id, message.to, message.reply_to, message.application_properties, message.body_value):
         with suppress(message.BadMessage):
             read(data)
+    assert not (plain and is_bundle(data))
+    with suppress(message.BadMessage):
+        assert message.malformed(messages_of(bytes(4) + data)) == []
     message.body_begins_in(data)
     with suppress(message.BadMessage):
         was = message.header(data)

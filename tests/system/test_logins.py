@@ -24,11 +24,11 @@ from proton import ProtonException, symbol
 from proton.utils import BlockingConnection
 
 from broker import users_file
-from broker.core import users
+from broker.core import limits, users
 from tests.certificates import CLIENT, authority
 from tests.cli.running import ROOT, Ran, environment, run
-from tests.system.harness import BrokerProcess, ask, cluster, eventually, free_ports, spawn, standalone
-from tests.system.programs import AZURE, HERE, compiled, from_pypi, tried, with_rhea
+from tests.system.harness import BrokerProcess, Place, ask, cluster, eventually, free_ports, spawn, standalone
+from tests.system.programs import AZURE, HERE, answer, compiled, from_pypi, tried, with_rhea
 from tests.tokens import AUDIENCE, ISSUER, key_set, token
 
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "ANONYMOUS")
@@ -226,6 +226,53 @@ def puts_its_token(program: Program, folder: Path, files: list[str]) -> None:
             with logged_in(program, tls_of(broker), "CBS", who, folder / "put.log") as said:
                 assert said == outcome, (folder / "put.log").read_text()
         eventually(broker.log, lambda log: "was not taken: SASL CBS: the token is no JSON Web Token" in log, "the refusal")
+    finally:
+        broker.kill()
+
+
+AZURE_HOST = "127.55.71.1"
+"""Azure's client connects to port 5671, and to no other: the test has an address of its own for that."""
+
+
+def test_azure_s_client_sends_batches_and_receives_and_settles(programs: Path, tmp_path: Path) -> None:
+    """By its own API, over TLS, with a token that it puts to `$cbs`, and with URLs for addresses."""
+    program = tried("azure", lambda folder: from_pypi("servicebus.py", folder, AZURE), programs)
+    if program is None:
+        return
+    options = [*by_tokens(tmp_path), "--token-put", "yes", "--plain-without-tls", "yes", "--ssl-port", "5671"]
+    certificate, key = authority().issue("azure", AZURE_HOST).write(tmp_path, "azure")
+    options += ["--ssl-certificate", str(certificate), "--ssl-key", str(key)]
+    broker = BrokerProcess(tmp_path / "broker", free_ports(1)[0], options, Place(AZURE_HOST))
+    broker.start()
+    try:
+        eventually(broker.log, lambda log: "Listening for SSL" in log, "a broker on port 5671")
+        issued = tmp_path / "token"
+        issued.write_text(token("RS256", exp=time.time() + 600))
+
+        def config(*words: str) -> str:
+            login = ["-b", f"ann@{broker.address}", "--password-file", issued, "--sasl-mechanism", "PLAIN"]
+            ran = run("qpid-config", *words, *login)
+            assert ran.status == 0, ran.err
+            return ran.out
+
+        config("add", "exchange", "fanout", "failures")
+        config("add", "queue", "dead")
+        config("bind", "failures", "dead")
+        config("add", "queue", "orders", "--alternate-exchange", "failures")
+        said = answer(*program, AZURE_HOST, issued.read_text(), str(tmp_path / "ca.pem"), "orders")
+        batch = [f"in a batch {number}" for number in range(500)]
+        assert said.pop("came") == ["single", "listed 0", "listed 1", "listed 2", *batch]
+        assert said.pop("batch bytes") > 3 * limits.MAX_FRAME_BYTES, "it comes in several frames"
+        assert said == {
+            "kept": ["1", "2", True],
+            "again": [["listed 0", 1]],
+            "deleted": ["to be deleted"],
+            "renewal": "ValueError",
+            "schedule": "ServiceBusError",
+            "session": "ServiceBusError",
+        }
+        left = {queue["name"]: queue["messages"] for queue in json.loads(config("list", "queue", "--format", "json"))}
+        assert left == {"dead": 1, "orders": 0}
     finally:
         broker.kill()
 

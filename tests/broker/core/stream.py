@@ -40,10 +40,12 @@ def transfer(
     wide: bool = False,
     tag: bytes = b"t",
     extended: bytes = b"",
+    says: bytes = ZERO,
 ) -> bytes:
-    """A frame with a piece of a message on the link with the handle 0: of the delivery with this number, and more to come."""
+    """A frame with a piece of a message on the link with the handle 0: of the delivery with this number, and more to come.
+    `says`: the encoded message format."""
     flags = (TRUE if settled else FALSE, TRUE if more else FALSE)
-    fields = (ZERO, b"\x70" + struct.pack(">I", number), values.encode(tag), ZERO, *flags)
+    fields = (ZERO, b"\x70" + struct.pack(">I", number), values.encode(tag), says, *flags)
     return frame(b"\x00\x53\x14" + listed(*fields, wide=wide) + payload, extended=extended)
 
 

@@ -1,15 +1,35 @@
-"""Addresses as RabbitMQ's clients write them."""
+"""Addresses as RabbitMQ's clients write them, and as Azure's do."""
 
 from __future__ import annotations
 
 import pytest
 
 from broker.core.acl import questions
-from broker.core.addresses import exchange_in, queue_in
+from broker.core.addresses import behind_url, exchange_in, queue_in
 from broker.core.nodes import CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode
 from broker.core.state import State
 from tests.broker.core.definitions import exchange, queue
 from tests.broker.core.test_nodes import Two, named
+
+
+@pytest.mark.parametrize(
+    "address, host, name",
+    [
+        ("amqps://broker/orders", "broker", "orders"),
+        ("amqp://BROKER:5672/a/b%20c", "broker:5671", "a/b c"),
+        ("amqps://[::1]:5671/orders", "[::1]", "orders"),
+        ("amqps://other/orders", "broker", ""),
+        ("amqps://broker/orders", "", ""),
+        ("amqps://broker/", "broker", ""),
+        ("amqps://broker/100%", "broker", ""),
+        ("amqps://me@broker/orders", "broker", ""),
+        ("amqps://broker/amqps://broker/orders", "broker", ""),
+        ("https://broker/orders", "broker", ""),
+        ("orders", "broker", ""),
+    ],
+)
+def test_behind_the_url_of_the_host_that_a_client_has_connected_to_stands_a_name(address: str, host: str, name: str) -> None:
+    assert behind_url(address, host) == name
 
 
 @pytest.mark.parametrize(
