@@ -47,6 +47,7 @@ from broker.sessions.coordinator import Coordinator
 from broker.sessions.departure import Departure, drain_source
 from broker.sessions.exchanges import Exchanges
 from broker.sessions.guard import Guard
+from broker.sessions.initial_values import InitialValues
 from broker.sessions.leaving import Leaving
 from broker.sessions.ledger import SERVING, Ledger
 from broker.sessions.logs import Logs
@@ -141,6 +142,7 @@ class Broker:
         self.logs.identify = lambda: broker_id
         sequences = Sequences(self.logs, self.queues)
         self.routes = Routes(clock, self.logs, self.queues, self.turn, self.guard, new_id, dial or Dialer(clock))
+        self.initial_values = InitialValues(self.logs)
         self.numbered = NumberedLinks(self.logs, self.queues, self.schedule)
         self.administration = Administration(
             clock,
@@ -254,6 +256,7 @@ class Broker:
             self.queues.gone(node)
         self.queues.unused.follow(changes)
         self.numbered.follow(changes)
+        self.initial_values.follow(changes)
         self.origins.follow(changes)
         self.making.look()
         self.routes.follow(ledger, changes)
@@ -271,12 +274,14 @@ class Broker:
             if logs.serving and ledger.serving:
                 self.queues.begin(ledger)
                 self.numbered.begin(ledger)
+                self.initial_values.begin()
                 self.turn.flush()
             return
         was, logs.state, logs.primary = logs.state, state, primary
         if was in SERVING and not logs.serving:
             self.schedule.clear()
             self.subscriptions.void()
+            self.initial_values.over()
             self.administration.void(ledger.name)
             self.admission.stop_serving()
             self.queues.release_all()
@@ -292,6 +297,7 @@ class Broker:
                 for each in filter(lambda each: each.serving, self.ledgers.values()):
                     self.queues.begin(each)
                     self.numbered.begin(each)
+                self.initial_values.begin()
                 self.routes.begin()
                 self.alerts.begin()
             self.admission.admit_held()

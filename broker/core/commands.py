@@ -43,13 +43,19 @@ The forms (version 1 unless said)::
                                                            nobody asks for others (broker.core.policies)
     policy-del      kind pattern                       (7) it is not any more
 
+    exchange-passed exchange sequence [key] [value] [expiresMs] [availableMs]   (8) so many messages have gone through an exchange
+                                                           that numbers them; the last one was this, of one that keeps it
+    value-given     exchange queue key                 (8) the queue has got what its binding owed it
+
 Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought queues whose
 messages leave by themselves (`x-delivery-limit`, `x-message-ttl`), and arguments of queues that older releases refuse
 (broker.core.queues.arguments): a `queue-add` with one of them needs it. From it on a log may have TIMES and HELD records, and
 the setting `leaving` (broker.core.origins). Version 6 brought queues that stand for subscriptions (broker.core.subscriptions): a
 `queue-add` with `subscription` needs it, for an older primary would put messages on such a queue that its filters keep away. It
 also brought links whose messages are numbered; their HELD records are those of origins. From it on a log may have FORGOTTEN
-records. Version 7 brought policies: an older primary would make queues without them.
+records. Version 7 brought policies: an older primary would make queues without them. Version 8 brought exchanges that number
+what goes through them, or keep the last of it (broker.core.passage): an `exchange-add` that asks for it needs it, and so does a
+`bind` that `owes`, because the queue is to get what the exchange has kept.
 
 Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
 (a number that was given meanwhile is added to it); a command that this version cannot apply is an `UnknownCommand` and never a
@@ -65,7 +71,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-MACHINE_VERSION = 7
+MACHINE_VERSION = 8
 """The newest version of the commands and records that this release applies."""
 LARGE_SINCE = 3
 """The machine version that brought LARGE records."""
@@ -83,6 +89,8 @@ LINKS_SINCE = 6
 """The machine version that brought links whose messages are numbered."""
 POLICIES_SINCE = 7
 """The machine version that brought policies."""
+PASSAGE_SINCE = 8
+"""The machine version that brought exchanges which number what goes through them, or keep the last of it."""
 
 Key = tuple[str, str, str]
 """A binding's identity: exchange, queue and key."""
@@ -130,6 +138,10 @@ _LEFT_OUT: dict[str, Any] = {
     "mechanism": "",
     "ending": False,
     "byUse": False,
+    "owes": False,
+    "value": "",
+    "expiresMs": 0,
+    "availableMs": 0,
 }
 """Members that are not written while they have this value."""
 
@@ -206,7 +218,8 @@ class ExchangeDel(Command, frozen=True, kw_only=True, dict=True, rename="camel")
 
 
 class Bind(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """A queue bound to an exchange, or bound anew with other arguments."""
+    """A queue bound to an exchange, or bound anew with other arguments. `owes`: the queue is to get the last message that has
+    gone through the exchange, if the binding matches it, and has not got it yet."""
 
     OP: ClassVar[str] = "bind"
 
@@ -214,6 +227,7 @@ class Bind(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     queue: str
     key: str
     arguments: dict[str, Any] = {}
+    owes: bool = False
 
     @property
     def identity(self) -> Key:
@@ -481,6 +495,39 @@ class PolicyDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     needs: int = 7
 
 
+class ExchangePassed(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """So many messages have gone through an exchange. Of one that keeps the last of them: its routing `key`, the message as
+    base64, "" for none, and when it expires and may be given out, in ms since 1970, 0 for never and at once."""
+
+    OP: ClassVar[str] = "exchange-passed"
+    SINCE: ClassVar[int] = 8
+
+    exchange: str
+    sequence: int
+    key: str = ""
+    value: str = ""
+    expires_ms: int = 0
+    available_ms: int = 0
+    needs: int = 8
+
+
+class ValueGiven(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """The queue has got what this binding owed it, or there was nothing that it owed."""
+
+    OP: ClassVar[str] = "value-given"
+    SINCE: ClassVar[int] = 8
+
+    exchange: str
+    queue: str
+    key: str
+    needs: int = 8
+
+    @property
+    def identity(self) -> Key:
+        """What the binding is known by."""
+        return self.exchange, self.queue, self.key
+
+
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
     """A command that this version must not apply; `why` names it, and what it asks for."""
@@ -500,7 +547,7 @@ _KINDS: dict[str, type[Command]] = {
     for kind in (
         *(QueueAdd, QueueDel, StoreAdd, StoreDel, ExchangeAdd, ExchangeDel, Bind, Unbind, Term, Numbers),
         *(MachineVersion, QueueDelIfEmpty, RecentIds, Setting, OriginAdd, OriginRelease, OriginForget),
-        *(LinkAdd, LinkForget, RouteAdd, RouteDel, Alter, PolicyAdd, PolicyDel),
+        *(LinkAdd, LinkForget, RouteAdd, RouteDel, Alter, PolicyAdd, PolicyDel, ExchangePassed, ValueGiven),
     )
 }
 _head = msgspec.json.Decoder(_Head).decode
@@ -548,6 +595,13 @@ def altered(command: Altered, by: Alter) -> Altered:
     made = msgspec.structs.replace(command, arguments=by.arguments, alternate=by.alternate, needs=needs)
     more = {"arguments": by.arguments, "alternate": by.alternate} | ({"needs": needs} if needs > 1 else {})
     vars(made)["text"] = _to_json(json.loads(command.text) | more)
+    return made
+
+
+def paid(bind: Bind) -> Bind:
+    """The same binding when its queue has got what it was owed, also in its text; unknown fields stay."""
+    made = msgspec.structs.replace(bind, owes=False)
+    vars(made)["text"] = _to_json({name: value for name, value in json.loads(bind.text).items() if name != "owes"})
     return made
 
 

@@ -23,6 +23,7 @@ from broker.core.commands import (
     Command,
     ExchangeAdd,
     ExchangeDel,
+    ExchangePassed,
     Key,
     LinkAdd,
     LinkForget,
@@ -45,8 +46,10 @@ from broker.core.commands import (
     StoreDel,
     Term,
     Unbind,
+    ValueGiven,
     altered,
     numbered,
+    paid,
 )
 from broker.core.origins import MOVING
 
@@ -121,6 +124,20 @@ class Bound:
 @dataclass(frozen=True, slots=True)
 class Unbound:
     """A binding is gone."""
+
+    binding: Bind
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Messages have gone through an exchange that numbers them, or keeps the last one."""
+
+    passed: ExchangePassed
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """A queue has got what a binding owed it."""
 
     binding: Bind
 
@@ -244,6 +261,8 @@ Change: TypeAlias = (
     | ExchangeGone
     | Bound
     | Unbound
+    | Passed
+    | Paid
     | TermBegan
     | CountersSet
     | VersionRose
@@ -267,7 +286,7 @@ class Definitions:
 
     __slots__ = (
         *("_at_exchange", "_at_queue", "_names", "_version", "bindings", "exchanges", "next_number", "origins", "queues"),
-        *("_links_to", "_moving", "links", "policies", "released", "routes", "settings", "stores", "terms"),
+        *("_links_to", "_moving", "links", "passed", "policies", "released", "routes", "settings", "stores", "terms"),
     )
 
     def __init__(self) -> None:
@@ -290,6 +309,8 @@ class Definitions:
         """Queue -> those of its numbered links."""
         self.policies: dict[tuple[str, str], PolicyAdd] = {}
         """The policies, by kind and pattern."""
+        self.passed: dict[str, ExchangePassed] = {}
+        """Exchange -> what has gone through it, of those that number it or keep the last of it."""
         self.terms: list[Term] = []
         self.next_number = 1
         self._names: set[tuple[str, str]] = set()
@@ -320,10 +341,10 @@ class Definitions:
                 return self._add_exchange(command)
             case ExchangeDel():
                 return self._remove_exchange(command)
-            case Bind():
-                return self._bind(command)
-            case Unbind():
-                return self._unbind(command)
+            case Bind() | Unbind():
+                return self._bind(command) if isinstance(command, Bind) else self._unbind(command)
+            case ExchangePassed() | ValueGiven():
+                return self._pass(command) if isinstance(command, ExchangePassed) else self._pay(command)
             case Term():
                 self.terms.append(command)
                 del self.terms[: -limits.MAX_HISTORY]
@@ -350,7 +371,7 @@ class Definitions:
         version = () if self._version is None else (self._version,)
         defined = (*self.queues.values(), *self.stores.values(), *self.exchanges.values(), *self.bindings.values())
         others = (*self.routes.values(), *self.origins.values(), *self.released.values(), *self.links.values())
-        return [*version, *self.settings.values(), *self.policies.values(), *defined, *others, *self.terms]
+        return [*version, *self.settings.values(), *self.policies.values(), *defined, *self.passed.values(), *others, *self.terms]
 
     def bindings_of_queue(self, uuid: str) -> Iterator[Bind]:
         """The bindings that name this queue."""
@@ -570,6 +591,7 @@ class Definitions:
         if exchange is None:
             return Nothing(command), "there is no such exchange"
         self._names.discard(("exchange", exchange.name))
+        self.passed.pop(exchange.uuid, None)
         return ExchangeGone(exchange, self._drop_bindings(self._at_exchange.get(exchange.uuid, ()))), ""
 
     def _bind(self, command: Bind) -> tuple[Change, str]:
@@ -586,6 +608,19 @@ class Definitions:
         if command.identity not in self.bindings:
             return Nothing(command), "there is no such binding"
         return Unbound(self._drop_binding(command.identity)), ""
+
+    def _pass(self, command: ExchangePassed) -> tuple[Change, str]:
+        if command.exchange not in self.exchanges:
+            return Nothing(command), "there is no such exchange"
+        self.passed[command.exchange] = command
+        return Passed(command), ""
+
+    def _pay(self, command: ValueGiven) -> tuple[Change, str]:
+        known = self.bindings.get(command.identity)
+        if known is None or not known.owes:
+            return Nothing(command), "this binding owes nothing"
+        made = self.bindings[command.identity] = paid(known)
+        return Paid(made), ""
 
     def _drop_bindings(self, keys: Collection[Key]) -> tuple[Bind, ...]:
         return tuple([self._drop_binding(key) for key in list(keys)])

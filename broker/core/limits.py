@@ -385,6 +385,10 @@ MAX_ROUTE_HOPS = 16
 """Clusters that a message may have come through before a route takes it no further."""
 MAX_NOTE_BYTES = 1024
 """What consumers may note on a message by the annotations of `modified`, encoded."""
+MAX_INITIAL_VALUE_BYTES = 64 * 1024
+"""A message that an exchange keeps for queues that are bound to it next. It is in the log once more, and in each checkpoint."""
+MAX_KEEPING_EXCHANGES = 256
+"""Exchanges of one broker that keep the last message: each has it in memory, on every broker."""
 MAX_NOTES = 10_000
 """Messages of a queue that have such a note; on more nothing is noted."""
 MAX_CONSUMER_MS = 30 * 86_400_000

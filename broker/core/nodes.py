@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from broker.core import limits
 from broker.core.addresses import exchange_in, queue_in
@@ -48,6 +48,7 @@ from broker.core.definitions import (
 )
 from broker.core.duplicates import UnderWay, id_of
 from broker.core.exchange import Exchange
+from broker.core.passage import Passage, passage_of
 from broker.core.queues import arguments as queue_arguments
 from broker.core.queues.alerts import Thresholds, thresholds_of
 from broker.core.queues.arguments import Flow, flow_of, in_force
@@ -176,6 +177,8 @@ class ExchangeNode:
     received: int = 0
     routed: int = 0
     dropped: int = 0
+    passage: Passage | None = None
+    """What goes through it is numbered, or the last of it kept (primary only); None: neither."""
 
     @property
     def name(self) -> str:
@@ -196,6 +199,20 @@ class ExchangeNode:
     def replicated(self) -> bool:
         """Whether every broker of the cluster has it."""
         return self.log == CLUSTER or self.built_in
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a queue that is bound to it gets the last message that has gone through it."""
+        return self.passage is not None and self.passage.keeps
+
+
+class Routed(NamedTuple):
+    """Where a message goes: the queues that it is put on, and the exchanges on its way that number or keep what goes through
+    them, in order, with the key that it has there."""
+
+    queues: list[QueueNode]
+    key: str = ""
+    through: tuple[ExchangeNode, ...] = ()
 
 
 class Nodes:
@@ -218,6 +235,8 @@ class Nodes:
         self._unplaced: dict[str, Command] = {}
         self._fresh_unplaced: dict[str, None] = {}
         self._owned: Counter[str] = Counter()
+        self._gates: dict[str, Gate] = {}
+        """Queues that are proposed -> which messages an exchange puts on them."""
         self._orphans: dict[str | Key, Command] = {}
         self._fresh_orphans: dict[str | Key, None] = {}
         self._states: dict[str, State] = {}
@@ -227,7 +246,7 @@ class Nodes:
 
     def rebuild(self, states: dict[str, State]) -> None:
         """Forget everything and read these states: log name → state. Where a queue's next message goes stays as it was."""
-        before = self._queues_by_uuid
+        before, passages = self._queues_by_uuid, {uuid: each.passage for uuid, each in self._exchanges_by_uuid.items()}
         self._states = dict(states)
         self.queues, self._queues_by_uuid, self._hidden_queues, self._owned = {}, {}, {}, Counter()
         self.alerting = {}
@@ -251,6 +270,8 @@ class Nodes:
                 node.proposed_seqs, node.proposed, node.proposed_bytes = was.proposed_seqs, was.proposed, was.proposed_bytes
                 node.displacing = was.displacing
                 node.gate = was.gate
+        for uuid in passages.keys() & self._exchanges_by_uuid.keys():
+            self._exchanges_by_uuid[uuid].passage = passages[uuid]
 
     def follow(self, log: str, change: Change) -> QueueNode | None:
         """Take up what `log` has changed. Returns the queue that it removed, if it did."""
@@ -292,6 +313,7 @@ class Nodes:
         if queue.subscription:
             node.terms = Terms.of(queue.subscription)
             node.gate = node.terms.gate()
+        node.gate = self._gates.pop(node.uuid, node.gate)
         self._queues_by_uuid[node.uuid] = node
         if queue.owner:
             self._owned[queue.owner] += 1
@@ -372,7 +394,8 @@ class Nodes:
         return node
 
     def _enter_exchange(self, log: str, exchange: ExchangeAdd) -> None:
-        node = ExchangeNode(exchange, log, Exchange(exchange.name, exchange.kind))
+        routing: Exchange[str] = Exchange(exchange.name, exchange.kind)
+        node = ExchangeNode(exchange, log, routing, passage=passage_of(exchange.arguments, exchange.needs))
         self._exchanges_by_uuid[node.uuid] = node
         _give_name(self.exchanges, self._hidden_exchanges, node)
 
@@ -464,6 +487,33 @@ class Nodes:
     def exchange_by_uuid(self, uuid: str) -> ExchangeNode:
         """The exchange of that identity, which is there."""
         return self._exchanges_by_uuid[uuid]
+
+    def find_exchange(self, uuid: str) -> ExchangeNode | None:
+        """The exchange of that identity, if there is one."""
+        return self._exchanges_by_uuid.get(uuid)
+
+    def go_on(self, log: str) -> None:
+        """A term of this log begins: what comes next goes behind what is there."""
+        self._gates.clear()
+        for node in self._queues_by_uuid.values():
+            if node.messages_log == log and node.messages is not None:
+                node.go_on()
+        for exchange in self._exchanges_by_uuid.values():
+            if exchange.log == log and exchange.passage is not None:
+                exchange.passage.go_on(self._states[log].definitions.passed.get(exchange.uuid))
+
+    def expect(self, queue: str, gate: Gate | None) -> None:
+        """A queue of that identity is proposed, and an exchange is to put on it what this lets through, from the first on."""
+        if gate is not None:
+            self._gates[queue] = gate
+
+    def owed(self) -> list[Bind]:
+        """The bindings whose queues have not got the last message of their exchange yet."""
+        return [each for state in self._states.values() for each in state.definitions.bindings.values() if each.owes]
+
+    def bindings_of(self, queue: str) -> list[Bind]:
+        """The bindings that name the queue of this identity, in either log."""
+        return [each for state in self._states.values() for each in state.definitions.bindings_of_queue(queue)]
 
     def log_of_binding(self, identity: Key) -> str | None:
         """The log that holds this binding."""

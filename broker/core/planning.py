@@ -15,8 +15,9 @@ from typing import Any
 
 from msgspec import structs
 
-from broker.core import limits, policies, subscriptions
+from broker.core import limits, passage, policies, subscriptions
 from broker.core.commands import (
+    PASSAGE_SINCE,
     SUBSCRIPTIONS_SINCE,
     TIMES_SINCE,
     Alter,
@@ -229,9 +230,16 @@ def plan_exchange(nodes: Nodes, name: str, uuid: str, asked: dict[str, Any]) -> 
     if len(nodes.exchanges) >= limits.MAX_EXCHANGES:
         raise Refused(409, f"this broker has {len(nodes.exchanges)} exchanges, its limit; delete some first")
     arguments = arguments_of(attributes)
-    _check_known(f"exchange {name!r}", arguments, frozenset({"qpid.replicate"}))
+    needs = _needs_of_exchange(f"exchange {name!r}", arguments)
     level = _level_of(nodes, attributes.get("replicate") or arguments.get("qpid.replicate"))
+    log = _log_for(nodes, level)
+    if needs > nodes.version_of(log):
+        has = f"the cluster has version {nodes.version_of(log)} until every broker is upgraded"
+        raise Refused(409, f"exchange {name!r}: what it asks for needs machine version {needs}, and {has}")
+    if arguments.get(passage.INITIAL_VALUE):
+        _check_keeping(nodes, name)
     command = ExchangeAdd(
+        needs=needs,
         uuid=uuid,
         name=name,
         kind=kind,
@@ -240,7 +248,22 @@ def plan_exchange(nodes: Nodes, name: str, uuid: str, asked: dict[str, Any]) -> 
         arguments=arguments,
         alternate=_alternate(nodes, attributes),
     )
-    return _log_for(nodes, level), command
+    return log, command
+
+
+def _needs_of_exchange(what: str, arguments: dict[str, Any]) -> int:
+    """The machine version that an exchange with these arguments needs; Refused when there is none with them."""
+    _check_known(what, arguments, frozenset({"qpid.replicate", *passage.NAMES}))
+    fault = passage.fault_of(arguments)
+    if fault:
+        raise Refused(400, f"{what}: {fault}")
+    return PASSAGE_SINCE if any(map(arguments.get, passage.NAMES)) else 1
+
+
+def _check_keeping(nodes: Nodes, name: str) -> None:
+    if sum(each.keeps for each in nodes.exchanges.values()) >= limits.MAX_KEEPING_EXCHANGES:
+        most = f"{limits.MAX_KEEPING_EXCHANGES} exchanges of this broker keep their last message, its limit"
+        raise Refused(409, f"exchange {name!r}: {most}; delete some first, or make it without {passage.INITIAL_VALUE}")
 
 
 def plan_alteration(nodes: Nodes, kind: str, name: str, attributes: dict[str, Any]) -> tuple[str, Command]:
@@ -307,10 +330,10 @@ def _needs_of_policy(nodes: Nodes, what: str, kind: str, attributes: dict[str, A
     if found is not None and nodes.clustered and not found.replicated:
         raise Refused(409, f"{what}: exchange {alternate!r} is this broker's alone, and the policy is every broker's")
     if kind == "topic":
-        _check_known(what, arguments, frozenset({"qpid.replicate"}))
+        needs = _needs_of_exchange(what, arguments)
         if attributes.get("exchangeType", "topic") not in KINDS:
             raise Refused(400, f"{what}: {attributes['exchangeType']!r} is no exchange type: use {', '.join(KINDS)}")
-        return PolicyAdd.SINCE
+        return max(PolicyAdd.SINCE, needs)
     try:
         _check_arguments("that it is for", arguments)
         _check_alternate("that it is for", alternate, arguments)
@@ -335,8 +358,14 @@ def plan_binding(nodes: Nodes, exchange: str, queue: str, key: str, arguments: d
     fault = fault_of(found.definition.kind, key, arguments)
     if fault:
         raise Refused(400, f"queue {queue!r} cannot be bound to exchange {exchange!r}: {fault}")
-    command = Bind(exchange=found.uuid, queue=bound.uuid, key=key, arguments=arguments)
-    return _binding_log(nodes, found, bound), command
+    return _binding_log(nodes, found, bound), binding_of(nodes, found, bound.uuid, key, arguments)
+
+
+def binding_of(nodes: Nodes, exchange: ExchangeNode, queue: str, key: str, arguments: dict[str, Any]) -> Bind:
+    """The command that binds the queue of this identity. An exchange that keeps its last message owes it to a new binding."""
+    owes = exchange.keeps and nodes.log_of_binding((exchange.uuid, queue, key)) is None
+    needs = PASSAGE_SINCE if owes else 1
+    return Bind(needs=needs, exchange=exchange.uuid, queue=queue, key=key, arguments=arguments, owes=owes)
 
 
 def plan_unbinding(nodes: Nodes, exchange: str, queue: str, key: str) -> tuple[str, Command]:

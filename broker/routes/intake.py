@@ -23,7 +23,7 @@ from broker.core.acl.questions import Lookups
 from broker.core.commands import RouteAdd
 from broker.core.hops import Hops, TooFar
 from broker.core.links import REJECTED
-from broker.core.nodes import QueueNode
+from broker.core.nodes import QueueNode, Routed
 from broker.core.origins import SEQUENCE_BYTES
 from broker.core.routes import Place
 from broker.sessions import routing
@@ -31,6 +31,7 @@ from broker.sessions.attach import Attach, Output
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.origins import confirm
+from broker.sessions.passing import pass_on
 from broker.sessions.producer import Producer, Refused, Upload
 from broker.sessions.queue_terminus import QueueTerminus
 from broker.sessions.queues import Queues
@@ -44,8 +45,9 @@ class Stopped(Exception):
 
 @dataclass(slots=True)
 class _Stretch:
-    """Messages that follow one another and go to the same queues."""
+    """Messages that follow one another and go the same way. `queues`: those that they are to be put on."""
 
+    routed: Routed
     queues: list[QueueNode]
     first: int
     messages: list[bytes]
@@ -57,6 +59,11 @@ class _Stretch:
         self.messages.append(data)
         self.sequences.append(sequence)
         self.nbytes += len(data)
+
+
+def _way(routed: Routed) -> tuple[object, ...]:
+    """What is equal for messages that go the same way."""
+    return tuple(map(id, routed.queues)), tuple(map(id, routed.through)), routed.key if routed.through else ""
 
 
 class Intake:
@@ -129,9 +136,9 @@ class Intake:
             return False
         return True
 
-    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+    def destinations(self, producer: Producer, data: bytes) -> Routed:
         """None: a transaction has no part in a route."""
-        return []
+        return Routed([])
 
     def stop(self, reason: str) -> None:
         """Take nothing more."""
@@ -183,10 +190,10 @@ class Intake:
                 self._put(producer, stretch, known=known)
                 stretch = None
                 continue
-            queues = self.wanted_by(found)
-            if stretch is None or [*map(id, queues)] != [*map(id, stretch.queues)]:
+            routed = self.wanted_by(found)
+            if stretch is None or _way(routed) != _way(stretch.routed):
                 self._put(producer, stretch, known=known)
-                stretch = _Stretch(queues, delivery_id, [], [])
+                stretch = _Stretch(routed, routed.queues, delivery_id, [], [])
             stretch.add(found, sequence)
         self._put(producer, stretch, known=known)
 
@@ -201,20 +208,20 @@ class Intake:
             producer.done(delivery_id)
         return found
 
-    def wanted_by(self, data: bytes) -> list[QueueNode]:
-        """The queues that a message goes to. Stopped, when there is nowhere to go to, or one of them is not ready."""
+    def wanted_by(self, data: bytes) -> Routed:
+        """Where a message goes. Stopped, when there is nowhere to go to, or one of them is not ready."""
         nodes, name = self.logs.nodes, self._route.exchange
         exchange = nodes.exchanges.get(name)
         if exchange is not None:
-            queues = routing.route(nodes, exchange, message.subject(data) or "", data)
+            routed = routing.route(nodes, exchange, message.subject(data) or "", data)
         elif name in nodes.queues:
-            queues = [nodes.queues[name]]
+            routed = Routed([nodes.queues[name]])
         else:
             raise Stopped(f"there is no exchange and no queue named {name!r} any more")
-        for queue in queues:
+        for queue in routed.queues:
             if queue.messages is None or not self.logs.ledger_of(queue).serving:
                 raise Stopped(f"queue {queue.name!r} is not ready")
-        return queues
+        return routed
 
     def _put(self, producer: Producer, stretch: _Stretch | None, *, known: bool) -> None:
         """Put this stretch; where there is no room for all of it, message by message up to the first that does not fit."""
@@ -235,7 +242,8 @@ class Intake:
             why = self._why_not(queues, 1, size)
             if why:
                 raise Stopped(why)
-            self._put_all(producer, _Stretch(queues, delivery_id, [data], [stretch.sequences[at]], size), known=known)
+            one = _Stretch(stretch.routed, queues, delivery_id, [data], [stretch.sequences[at]], size)
+            self._put_all(producer, one, known=known)
 
     def _why_not(self, queues: Sequence[QueueNode], count: int, nbytes: int) -> str:
         """Why so many messages cannot be taken now; "" if they can."""
@@ -251,12 +259,16 @@ class Intake:
         """Put these messages; `known`: on the queues of other logs alone."""
         lead, number, messages, nbytes = self.logs.lead, self.number, stretch.messages, stretch.nbytes
         first, count, timed = stretch.first, len(messages), producer.timed
+        beside = {self.logs.ledger_at(exchange) for exchange in stretch.routed.through} - {lead}
+        if stretch.routed.through:
+            messages = [pass_on(self.logs, stretch.routed, data) for data in messages]
+            nbytes = sum(map(len, messages))
         own = [] if known else [queue for queue in stretch.queues if self.logs.ledger_of(queue) is lead]
         others = [queue for queue in stretch.queues if self.logs.ledger_of(queue) is not lead]
         self.taken += 0 if known else count
         for queue in others:
             self.logs.ledger_of(queue).enqueue(queue, messages, nbytes, held=(number, ()), timed=timed)
-        if len(own) == 1 and not others:
+        if len(own) == 1 and not others and not beside:
             lead.enqueue(own[0], messages, nbytes, producer.link, first, (number, stretch.sequences), timed=timed)
             return
         if own:
@@ -264,7 +276,7 @@ class Intake:
                 lead.enqueue(own[0], messages, nbytes, held=(number, stretch.sequences), timed=timed)
                 for queue in own[1:]:
                     lead.enqueue(queue, messages, nbytes, held=(number, ()), timed=timed)
-        self._when_all_committed({lead, *map(self.logs.ledger_of, others)}, producer, first, count)
+        self._when_all_committed({lead, *beside, *map(self.logs.ledger_of, others)}, producer, first, count)
 
     def _when_all_committed(self, ledgers: Iterable[Ledger], producer: Producer, first: int, count: int) -> None:
         outstanding = {ledger.name for ledger in ledgers}
@@ -284,7 +296,7 @@ class Intake:
         try:
             self.check()
             marked = self.hops.mark(head)
-            return Dropped(producer) if marked is None else RouteUpload(self, producer, self.wanted_by(marked), marked)
+            return Dropped(producer) if marked is None else RouteUpload(self, producer, self.wanted_by(marked).queues, marked)
         except TooFar as error:
             return Refused(producer, REJECTED, refusal(error))
         except Stopped as error:

@@ -23,6 +23,7 @@ from broker.core.queues.alerts import COUNT
 from broker.sessions import routing
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
+from broker.sessions.passing import pass_on
 from broker.sessions.refusals import Bounded
 from broker.sessions.room import has_room
 from broker.sessions.schedule import Schedule
@@ -134,7 +135,9 @@ class Alerts:
             return
         key = f"agent.ind.event.{_PACKAGE.replace('.', '_')}.{event}.{_WORDS[severity]}.apache_org.qpidd.{self._broker_id}"
         data = self._event(key, event, severity, {"qName": node.name, "msgDepth": depth, "byteDepth": nbytes})
-        for queue in routing.route(self._logs.nodes, exchange, key, data):
+        routed = routing.route(self._logs.nodes, exchange, key, data)
+        data = pass_on(self._logs, routed, data)
+        for queue in routed.queues:
             ledger = self._logs.ledger_of(queue)
             if queue.messages is not None and has_room(queue, 1, len(data)) and ledger.takes(len(data)):
                 ledger.enqueue(queue, [data], len(data))

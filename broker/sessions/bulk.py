@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 from broker.core import limits, message
 from broker.core.duplicates import id_of
 from broker.core.lifetimes import Said, when
-from broker.core.nodes import ExchangeNode, QueueNode, Refused
+from broker.core.nodes import ExchangeNode, QueueNode, Refused, Routed
 from broker.core.parts import Manifest
 from broker.core.queues.picking import Walk
 from broker.core.records import runs_of
@@ -37,6 +37,7 @@ from broker.sessions.dead_letters import DeadLetters
 from broker.sessions.deliveries import Parts
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
+from broker.sessions.passing import pass_on
 from broker.sessions.room import full_text, has_room
 from broker.sessions.schedule import Schedule
 from broker.sessions.share import Share
@@ -90,13 +91,26 @@ class _Absent(Exception):
     """What says what becomes of a message is not in memory."""
 
 
+_NOWHERE = Routed([])
+
+
+class _One:
+    """A message that one step puts somewhere."""
+
+    __slots__ = ("data", "routed")
+
+    def __init__(self, routed: Routed, data: bytes) -> None:
+        self.routed = routed
+        self.data = data
+
+
 class _Puts:
     """What one step puts on one queue."""
 
     __slots__ = ("ids", "messages", "nbytes", "times")
 
     def __init__(self) -> None:
-        self.messages: list[bytes] = []
+        self.messages: list[_One] = []
         self.times: list[tuple[int, int]] = []
         self.nbytes = 0
         self.ids: set[bytes] = set()
@@ -299,6 +313,7 @@ class Operation:
     def _put(self, messages: Messages, looked: list[int], to: QueueNode | ExchangeNode) -> None:
         selector, ledger = self._asked.selector, self._place.ledger
         found: list[int] = []
+        ones: list[_One] = []
         puts: dict[QueueNode, _Puts] = {}
         for sequence in looked:
             if sum(each.nbytes for each in puts.values()) >= limits.MAX_TURN_BYTES or (found and sequence in messages.large):
@@ -314,7 +329,8 @@ class Operation:
                 continue
             if selector is not None and not self._picks(selector, messages, sequence, data):
                 continue
-            queues = self._queues_for(data, to, puts)
+            routed = self._routed(data, to, puts)
+            queues = routed.queues
             if not queues:
                 self._left += 1
                 continue
@@ -331,36 +347,40 @@ class Operation:
                 self._put_large(messages, sequence, manifest, data, queues)
                 return
             found.append(sequence)
+            ones.append(_One(routed, data))
             for queue in queues:
-                self._add(puts.setdefault(queue, _Puts()), messages, sequence, data, queue)
+                self._add(puts.setdefault(queue, _Puts()), messages, sequence, ones[-1], queue)
         if found:
             self._take(messages, found)
             with ledger.one_batch(sum(each.nbytes for each in puts.values())):
+                for one in ones:
+                    one.data = pass_on(self._logs, one.routed, one.data)
                 for queue, each in puts.items():
                     timed = any(map(any, each.times))
-                    ledger.enqueue(queue, each.messages, each.nbytes, times=each.times if timed else None)
+                    put = [one.data for one in each.messages]
+                    ledger.enqueue(queue, put, sum(map(len, put)), times=each.times if timed else None)
                 ledger.dequeue(messages.number, found)
                 self._await()
 
-    def _queues_for(self, data: bytes, to: QueueNode | ExchangeNode, puts: Mapping[QueueNode, _Puts]) -> list[QueueNode]:
-        """The queues that this message is put on; [] when it stays."""
+    def _routed(self, data: bytes, to: QueueNode | ExchangeNode, puts: Mapping[QueueNode, _Puts]) -> Routed:
+        """Where this message goes; no queue when it stays."""
         logs, node, ledger = self._logs, self._place.node, self._place.ledger
         if isinstance(to, QueueNode):
-            queues = [to]
+            routed = Routed([to])
         else:
             try:
-                queues = routing.route(logs.nodes, to, message.subject(data) or "", data)
+                routed = routing.route(logs.nodes, to, message.subject(data) or "", data)
             except message.BadMessage:
-                return []
-            queues = [queue for queue in queues if queue is not node]
-        for queue in queues:
+                return _NOWHERE
+            routed = routed._replace(queues=[queue for queue in routed.queues if queue is not node])
+        for queue in routed.queues:
             if queue.messages is None or logs.ledger_of(queue) is not ledger:
-                return []
+                return _NOWHERE
             if queue.detects_duplicates:
                 one, put = id_of(data), puts.get(queue)
                 if one is not None and (queue.repeats(data, ledger.now_ms) or (put is not None and one in put.ids)):
-                    return []
-        return queues
+                    return _NOWHERE
+        return routed
 
     def _fault_of(self, queues: list[QueueNode], nbytes: int, puts: Mapping[QueueNode, _Puts]) -> str:
         """Why a message cannot be put on all of these; "" when it can."""
@@ -379,13 +399,14 @@ class Operation:
         expires_ms = 0 if expiries is None else expiries.at(sequence)
         return Said(expires_ms=expires_ms, available_ms=0 if delays is None else delays.at(sequence))
 
-    def _add(self, put: _Puts, messages: Messages, sequence: int, data: bytes, queue: QueueNode) -> None:
-        put.messages.append(data)
+    def _add(self, put: _Puts, messages: Messages, sequence: int, one: _One, queue: QueueNode) -> None:
+        data = one.data
+        put.messages.append(one)
         put.nbytes += len(data)
         if messages.has_times:
             put.times.append(when(self._times_of(messages, sequence), self._place.ledger.now_ms, queue.ttl_ms))
-        if queue.detects_duplicates and (one := id_of(data)) is not None:
-            put.ids.add(one)
+        if queue.detects_duplicates and (known := id_of(data)) is not None:
+            put.ids.add(known)
 
     def _put_large(self, messages: Messages, sequence: int, manifest: Manifest, head: bytes, queues: list[QueueNode]) -> None:
         """Put a large message on these queues: they refer to the same parts."""

@@ -21,7 +21,7 @@ from broker.core import limits, message
 from broker.core.acl.questions import Lookups
 from broker.core.bearer import CBS_NODE
 from broker.core.message import MessageId
-from broker.core.nodes import QueueNode
+from broker.core.nodes import Routed
 from broker.sessions.attach import Attach, Output
 from broker.sessions.mailboxes import Mailbox, Mailboxes
 from broker.sessions.producer import Producer, Upload
@@ -92,9 +92,9 @@ class Claims:
     def left(self, producer: Producer) -> None:
         """Nothing was kept of it."""
 
-    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+    def destinations(self, producer: Producer, data: bytes) -> Routed:
         """None: it takes no part in transactions."""
-        return []
+        return Routed([])
 
     def may_flow(self, producer: Producer) -> bool:
         """The window bounds what waits."""

@@ -15,7 +15,7 @@ from broker.amqp.links import Condition
 from broker.core import limits, message
 from broker.core.acl.questions import Lookups
 from broker.core.links import REJECTED
-from broker.core.nodes import QueueNode, Unplaced
+from broker.core.nodes import Routed, Unplaced
 from broker.core.transactions import CAPABILITIES, ROLLBACK, UNKNOWN_ID, BadRequest, Budget, Declare, read_request
 from broker.sessions.attach import Attach, Output
 from broker.sessions.logs import Logs
@@ -67,9 +67,9 @@ class Coordinator:
         """Undo what it has declared."""
         producer.session.transactions.left(producer)
 
-    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+    def destinations(self, producer: Producer, data: bytes) -> Routed:
         """None: a transaction has no part in others."""
-        return []
+        return Routed([])
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """Declare or discharge, one by one."""

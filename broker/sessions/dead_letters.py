@@ -23,13 +23,14 @@ from twisted.logger import Logger
 
 from broker.core import letters, limits, message
 from broker.core.letters import DELIVERY_LIMIT, EXPIRED, REJECTED
-from broker.core.nodes import QueueNode, Unplaced
+from broker.core.nodes import QueueNode, Routed, Unplaced
 from broker.core.parts import Manifest
 from broker.core.state import Messages
 from broker.sessions import routing
 from broker.sessions.deliveries import Parts
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
+from broker.sessions.passing import pass_on
 from broker.sessions.room import check_places
 from broker.sessions.schedule import Schedule
 
@@ -183,11 +184,13 @@ class DeadLetters:
         """Send a message to the queues that want it; `take_off` is called when it is safe there. Limits of those queues do not
         hold it back: it is on this broker already."""
         node, own, logs = self._origin.node, self._origin.ledger, self._logs
-        queues = self._alternates(data)
+        routed = self._alternates(data)
+        queues = routed.queues
         check_places(queues)
         letter = letters.letter(data, node.name, node.definition.alternate, reason) if queues else data
         others = dict.fromkeys(logs.ledger_of(queue) for queue in queues if logs.ledger_of(queue) is not own)
         with own.one_batch(len(letter) * len(queues)):
+            letter = pass_on(logs, routed, letter)
             for queue in queues:
                 logs.ledger_of(queue).enqueue(queue, [letter], len(letter))
             if not others:
@@ -205,15 +208,15 @@ class DeadLetters:
             ledger.when_committed(committed)
         return True
 
-    def _alternates(self, data: bytes) -> list[QueueNode]:
-        """The queues that this queue's alternate exchange has for a message. What is no AMQP message cannot be routed."""
+    def _alternates(self, data: bytes) -> Routed:
+        """Where this queue's alternate exchange sends a message. What is no AMQP message cannot be routed."""
         logs, node = self._logs, self._origin.node
         exchange = logs.nodes.exchanges.get(node.definition.alternate)
         try:
-            found = [] if exchange is None else routing.route(logs.nodes, exchange, message.subject(data) or "", data)
+            found = Routed([]) if exchange is None else routing.route(logs.nodes, exchange, message.subject(data) or "", data)
         except message.BadMessage:
-            found = []
-        return [queue for queue in found if queue is not node]
+            found = Routed([])
+        return found._replace(queues=[queue for queue in found.queues if queue is not node])
 
     # ---- large messages
 
@@ -238,7 +241,7 @@ class DeadLetters:
         Unplaced, when one of them is in another log, which does not have the parts, or has no place for it yet.
         """
         ledger = self._origin.ledger
-        queues = self._alternates(head)
+        queues = self._alternates(head).queues
         check_places(queues)
         if any(self._logs.ledger_of(queue) is not ledger for queue in queues):
             if sequence not in self._told:

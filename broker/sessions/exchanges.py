@@ -15,17 +15,17 @@ from broker.amqp.links import Condition, Sender
 from broker.core import limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
-from broker.core.commands import Bind
 from broker.core.filters import NO_LOCAL, Filter
-from broker.core.nodes import LOCAL, ExchangeNode, QueueNode, Refused
-from broker.core.planning import bytes_of_own, plan_queue
+from broker.core.nodes import LOCAL, ExchangeNode, Refused, Routed
+from broker.core.planning import binding_of, bytes_of_own, plan_queue
 from broker.core.selector.selected import SELECTING
 from broker.core.subscriptions import SHARED, Gate
 from broker.sessions import routing
 from broker.sessions.attach import Attach, Output, refused
 from broker.sessions.guard import UNAUTHORIZED
 from broker.sessions.logs import Logs
-from broker.sessions.producer import Denied, Producer, Upload
+from broker.sessions.passing import too_large
+from broker.sessions.producer import Denied, Full, Producer, Upload
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
 from broker.sessions.selecting import selector_of
@@ -92,11 +92,11 @@ class ExchangeTerminus:
         if denial:
             raise Denied(denial)
 
-    def _route(self, producer: Producer, data: bytes) -> list[QueueNode]:
+    def _route(self, producer: Producer, data: bytes) -> Routed:
         key = self.key or message.subject(data) or ""
         return routing.route(self._exchanges.logs.nodes, self.node, key, data, producer.session.origin)
 
-    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+    def destinations(self, producer: Producer, data: bytes) -> Routed:
         """The queues that it routes this message to. LookupError, Denied."""
         if self._exchanges.logs.nodes.exchanges.get(self.node.name) is not self.node:
             raise LookupError(f"exchange {self.node.name!r} was deleted")
@@ -108,7 +108,11 @@ class ExchangeTerminus:
         """A large message: what is in its first part says where it goes."""
         if self._by_key(producer.session):
             self._check(producer, head)
-        return Uploading(self._exchanges.logs, producer, self._route(producer, head), head)
+        routed = self._route(producer, head)
+        fault = too_large(routed)
+        if fault:
+            raise Full(fault, self.node.name, "unavailable")
+        return Uploading(self._exchanges.logs, producer, routed.queues, head)
 
     def may_flow(self, producer: Producer) -> bool:
         """Not while a disk is full: an exchange itself holds nothing, and which queues are next is not known."""
@@ -194,7 +198,8 @@ class Exchanges:
             _, create = plan_queue(nodes, name, queue_id, attributes, self._quota.owner(user), own=True)
         except Refused as refusal:
             raise refused(refusal) from None
-        bind = Bind(exchange=exchange.uuid, queue=queue_id, key=key, arguments=arguments)
+        nodes.expect(queue_id, gate)
+        bind = binding_of(nodes, exchange, queue_id, key, arguments)
 
         def made(reason: str) -> None:
             queue = self.queues.named(name)
@@ -208,7 +213,6 @@ class Exchanges:
                 self.logs.delete_queue(queue.node)
                 link.refuse(Condition(UNAUTHORIZED, denial))
             else:
-                queue.node.gate = gate
                 queue.add(attach, link, needs, browse=False)
             attach.session.touch()
             self.queues.turn.flush()

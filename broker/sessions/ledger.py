@@ -32,6 +32,7 @@ from broker.core.log_time import LogTime
 from broker.core.nodes import CLUSTER, QueueNode
 from broker.core.pace import Pace
 from broker.core.parts import PARTS_QUEUE, Manifest
+from broker.core.passage import Passage
 from broker.core.queues.blocks import LiveRun, Move
 from broker.core.queues.displacement import Displacing
 from broker.core.queues.residency import Residency
@@ -49,6 +50,10 @@ _log = Logger()
 
 def _nothing() -> None:
     """What a wait calls that is only to end in its turn."""
+
+
+def _heard(reason: str) -> None:
+    """What a command is answered with that nobody has asked for."""
 
 
 class LedgerOwner(Protocol):
@@ -136,6 +141,8 @@ class Ledger:
         self._proposed: deque[tuple[int, _Waits]] = deque()
         self._turn_call: Any = None
         self._turn_is_late = False
+        self._passages: dict[str, Passage] = {}
+        """Exchanges that messages of the next batch go through, and that number or keep them."""
         self._coming: dict[int, set[int]] = {}
         """Number of an origin -> the sequences of its messages that are put and not committed yet."""
         self._next_part = 1
@@ -368,6 +375,11 @@ class Ledger:
         self._waits.answers.append(answer)
         self._arm()
 
+    def passes(self, exchange: str, passage: Passage) -> None:
+        """Messages that are put in now have gone through this exchange: the log is to say so with them, or before."""
+        self._passages[exchange] = passage
+        self._arm()
+
     def when_committed(self, call: Callable[[], None]) -> None:
         """Call when what has been put in so far in this turn is committed."""
         self._waits.calls.append(call)
@@ -403,11 +415,19 @@ class Ledger:
 
     def _cut(self) -> None:
         """What comes now goes into the next batch."""
+        self._say_what_passed()
         self._full.append((self._builder, self._waits))
         self._builder, self._waits = BatchBuilder(), _Waits()
 
+    def _say_what_passed(self) -> None:
+        """Once a batch for each exchange, however many messages went through."""
+        for exchange, passage in self._passages.items():
+            self._builder.define_text(passage.command(exchange).text)
+            self._waits.answers.append(_heard)
+        self._passages.clear()
+
     def _may_wait(self) -> bool:
-        return self._builder.only_dequeues and not (self._waits.settles or self._waits.calls)
+        return self._builder.only_dequeues and not (self._waits.settles or self._waits.calls or self._passages)
 
     def _turn(self) -> None:
         self._turn_call = None
@@ -419,6 +439,7 @@ class Ledger:
         if log is None or not self.serving:
             return
         while log.may_propose:
+            self._say_what_passed()
             if self._full:
                 builder, waits = self._full.popleft()
             elif self._builder or self._waits.calls:
@@ -439,7 +460,7 @@ class Ledger:
     @property
     def idle(self) -> bool:
         """Whether nothing waits to be proposed, and nothing that was proposed waits to be committed."""
-        return not (self._proposed or self._full or self._builder or self._waits.calls)
+        return not (self._proposed or self._full or self._builder or self._waits.calls or self._passages)
 
     def close(self) -> None:
         """Stop: nothing more is proposed."""
@@ -526,6 +547,7 @@ class Ledger:
         self._proposed.clear()
         self._full.clear()
         self._coming.clear()
+        self._passages.clear()
         self._builder, self._waits = BatchBuilder(), _Waits()
 
     def on_reset(self, batches: Iterable[Batch], index: int) -> None:

@@ -18,7 +18,7 @@ from broker.amqp.links import Condition
 from broker.core import limits
 from broker.core.commands import LARGE_SINCE, MACHINE_VERSION, TIMES_SINCE, ExchangeDel, QueueDel
 from broker.core.definitions import Change
-from broker.core.nodes import CLUSTER, LOCAL, Nodes, QueueNode
+from broker.core.nodes import CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode
 from broker.core.origins import LEAVING, Leave
 from broker.core.queues.residency import Residency
 from broker.host import REAL_HOST
@@ -73,6 +73,10 @@ class Logs:
     def ledger_of(self, node: QueueNode) -> Ledger:
         """The ledger that holds this queue's messages."""
         return self.ledgers[node.messages_log]
+
+    def ledger_at(self, exchange: ExchangeNode) -> Ledger:
+        """The ledger that says what has gone through this exchange."""
+        return self.ledgers[exchange.log]
 
     def store_of(self, node: QueueNode) -> str:
         """The identity of the log that holds this queue's messages: a queue's sequences mean the same for as long as it stays."""
@@ -161,9 +165,7 @@ class Logs:
 
     def begins(self, ledger: Ledger) -> None:
         """What comes next goes behind what is there; subscriptions that ended with the last process leave no queues."""
-        for node in self.nodes.queues.values():
-            if node.messages_log == ledger.name and node.messages is not None:
-                node.go_on()
+        self.nodes.go_on(ledger.name)
         ledger.begin_parts()
         if ledger is self.ledgers[LOCAL]:
             for node in self.nodes.queues.values():

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from broker.amqp.links import Sender
 from broker.core import limits
 from broker.core.acl.questions import Lookups
-from broker.core.nodes import QueueNode
+from broker.core.nodes import Routed
 from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.producer import Producer, Upload
 from broker.sessions.uploads import Gathering
@@ -118,9 +118,9 @@ class Mailbox(LinkEnd):
         """A large message from a link that is not to it alone: it is put together."""
         return Gathering(producer, self.receive, f"mailbox {self.address}")
 
-    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+    def destinations(self, producer: Producer, data: bytes) -> Routed:
         """None: it takes no part in transactions."""
-        return []
+        return Routed([])
 
     def may_flow(self, producer: Producer) -> bool:
         """Old messages make room for new ones."""

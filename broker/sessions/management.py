@@ -7,7 +7,7 @@ from typing import Protocol
 from broker.amqp import management_node
 from broker.core import limits
 from broker.core.acl.questions import Lookups
-from broker.core.nodes import QueueNode
+from broker.core.nodes import Routed
 from broker.sessions.attach import Attach, Output
 from broker.sessions.producer import Producer, Upload
 from broker.sessions.uploads import Gathering
@@ -60,9 +60,9 @@ class ManagementTerminus:
         """A large request from a link that is not to management alone: it is put together, and judged then."""
         return Gathering(producer, self.receive, management_node.ADDRESS)
 
-    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+    def destinations(self, producer: Producer, data: bytes) -> Routed:
         """None: it takes no part in transactions."""
-        return []
+        return Routed([])
 
     def may_flow(self, producer: Producer) -> bool:
         """The window bounds what waits."""

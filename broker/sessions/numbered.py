@@ -26,7 +26,7 @@ from broker.core.acl.questions import Lookups
 from broker.core.commands import LINKS_SINCE, LinkAdd, LinkForget, LinkKey
 from broker.core.definitions import Change, PlaceGone, QueueGone
 from broker.core.links import NUMBERED
-from broker.core.nodes import QueueNode
+from broker.core.nodes import QueueNode, Routed
 from broker.sessions import routing
 from broker.sessions.attach import Attach, Output
 from broker.sessions.ledger import Ledger
@@ -208,9 +208,9 @@ class NumberedTerminus:
         """As the queue lets its producers, once the log knows of the link."""
         return self._link is not None and self._queue.may_flow(producer)
 
-    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+    def destinations(self, producer: Producer, data: bytes) -> Routed:
         """None: what a transaction puts is not remembered."""
-        return []
+        return Routed([])
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """Put what has not come before, and accept the rest; a stretch of either at once."""
@@ -252,7 +252,7 @@ class NumberedTerminus:
             return
 
         def put(producer: Producer, delivery_id: int, data: bytes) -> None:
-            routing.put(logs, [node], producer, delivery_id, data, (number, (numbers[delivery_id - first],)))
+            routing.put(logs, Routed([node]), producer, delivery_id, data, (number, (numbers[delivery_id - first],)))
 
         producer.one_by_one(first, messages, put)
 

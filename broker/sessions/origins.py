@@ -23,7 +23,7 @@ from broker.core.acl.questions import Lookups
 from broker.core.commands import OriginAdd
 from broker.core.definitions import Change, OriginMade, OriginsReleased
 from broker.core.links import REJECTED
-from broker.core.nodes import QueueNode
+from broker.core.nodes import QueueNode, Routed
 from broker.core.origins import PLAIN, SEQUENCE_BYTES, TAG_BYTES, Held, Traits
 from broker.sessions.attach import Attach, Output
 from broker.sessions.ledger import Ledger
@@ -200,9 +200,9 @@ class OriginTerminus:
         queue = self._queue
         return queue is not None and queue.may_flow(producer)
 
-    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+    def destinations(self, producer: Producer, data: bytes) -> Routed:
         """None: a transaction has no part in a drain."""
-        return []
+        return Routed([])
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """Put what has not come before; a stretch of such messages at once."""

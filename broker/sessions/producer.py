@@ -23,7 +23,7 @@ from broker.amqp.links import Condition, Receiver
 from broker.core import bundles, limits, message
 from broker.core.acl.questions import Lookups
 from broker.core.links import ACCEPTED, REJECTED, RELEASED
-from broker.core.nodes import QueueNode, Unplaced
+from broker.core.nodes import Routed, Unplaced
 from broker.core.transactions import BadRequest
 from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.guard import UNAUTHORIZED
@@ -83,8 +83,8 @@ class Target(Protocol):
     def in_any_order(self) -> bool:
         """Whether it takes, and judges itself, messages that are not as they are to be."""
 
-    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
-        """The queues that it puts this message on. Raises what `Producer.one_by_one` takes."""
+    def destinations(self, producer: Producer, data: bytes) -> Routed:
+        """Where it sends this message. Raises what `Producer.one_by_one` takes."""
 
     @property
     def identity(self) -> str:
@@ -297,7 +297,7 @@ class Producer(LinkEnd):
         """As its target."""
         return self.target.in_transactions
 
-    def destinations(self, data: bytes) -> list[QueueNode]:
+    def destinations(self, data: bytes) -> Routed:
         """As its target."""
         return self.target.destinations(self, data)
 

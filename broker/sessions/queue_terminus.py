@@ -24,7 +24,7 @@ from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
 from broker.core.commands import NOTES_SINCE
 from broker.core.links import FAILED, REJECTED, UNDELIVERABLE
-from broker.core.nodes import QueueNode
+from broker.core.nodes import QueueNode, Routed
 from broker.core.parts import Manifest
 from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, SINGLE_ACTIVE, consumer_ms_of
 from broker.core.queues.blocks import Lot
@@ -166,13 +166,13 @@ class QueueTerminus:
             producer.one_by_one(first, messages, self._put)
 
     def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
-        routing.put(self._queues.logs, [self.node], producer, delivery_id, data)
+        routing.put(self._queues.logs, Routed([self.node]), producer, delivery_id, data)
 
-    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+    def destinations(self, producer: Producer, data: bytes) -> Routed:
         """The queue itself, while it is there. LookupError."""
         if self._queues.logs.nodes.queue_by_uuid(self.node.uuid) is None:
             raise LookupError(f"queue {self.node.name!r} was deleted")
-        return [self.node]
+        return Routed([self.node])
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
         """A large message for this queue."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from broker.core import limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
-from broker.core.nodes import QueueNode
+from broker.core.nodes import Routed
 from broker.sessions.attach import Attach, Output
 from broker.sessions.producer import Denied, Producer, Target, Upload
 
@@ -53,7 +53,7 @@ class Relay:
         """Each to its own node."""
         producer.one_by_one(first, messages, self._put)
 
-    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+    def destinations(self, producer: Producer, data: bytes) -> Routed:
         """Those of its own node. LookupError, when that takes no part in transactions; Denied."""
         target = self._target(producer, data)
         if not target.in_transactions:

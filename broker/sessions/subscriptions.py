@@ -23,7 +23,7 @@ from broker.core.commands import Bind, Command, QueueDel, Unbind
 from broker.core.exchange import fault_of
 from broker.core.filters import NO_LOCAL
 from broker.core.nodes import ExchangeNode, QueueNode, Refused
-from broker.core.planning import bytes_of_own, plan_subscription
+from broker.core.planning import binding_of, bytes_of_own, plan_subscription
 from broker.core.subscriptions import DELIMITER, GLOBAL, SHARED, Terms, base64_of, named
 from broker.sessions.attach import Attach, refused
 from broker.sessions.consumer import Subscription
@@ -110,7 +110,7 @@ class Subscriptions:
             kind = "shared" if stands.shared else "not shared"
             raise Condition("amqp:not-allowed", f"subscription {terms.name!r} is {kind}: unsubscribe first")
         if terms.means(stands) and keep_s == node.auto_delete_s:
-            bind = Bind(exchange=binding.exchange, queue=node.uuid, key=binding.key, arguments=binding.arguments)
+            bind = self._bind(binding, node.uuid)
             if self._logs.nodes.is_bound(node, bind):
                 self._join(attach, link, node)
             else:  # its exchange was deleted, and made again
@@ -121,6 +121,15 @@ class Subscriptions:
             raise Condition("amqp:resource-locked", text)
         attach.demand(questions.unsubscribe(node))
         self._make(attach, link, terms, binding, needs, node)
+
+    def _bind(self, binding: Bind, queue: str) -> Bind:
+        """This binding, which names no queue yet, for the queue of that identity."""
+        nodes = self._logs.nodes
+        try:
+            exchange = nodes.exchange_by_uuid(binding.exchange)
+        except KeyError:
+            raise Condition("amqp:not-found", "the exchange of this subscription was deleted meanwhile") from None
+        return binding_of(nodes, exchange, queue, binding.key, dict(binding.arguments))
 
     def _needs(self, attach: Attach, exchange: ExchangeNode, key: str, terms: Terms) -> Lookups:
         nodes = self._logs.nodes
@@ -136,7 +145,7 @@ class Subscriptions:
         full = self._quota.denial(user, nodes) if instead_of is None else ""
         if full:
             raise Condition("amqp:resource-limit-exceeded", full)
-        bind = Bind(exchange=binding.exchange, queue=uuid, key=binding.key, arguments=binding.arguments)
+        bind = self._bind(binding, uuid)
         keep_s, owner = attach.asked.keep_s or 0, self._quota.owner(user)
         try:
             log, commands = plan_subscription(nodes, terms, uuid, bind, keep_s=keep_s, owner=owner, instead_of=instead_of)

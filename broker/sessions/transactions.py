@@ -26,10 +26,11 @@ from broker.amqp.links import Condition
 from broker.core import limits
 from broker.core.duplicates import id_of
 from broker.core.links import ACCEPTED, REJECTED, TRANSACTION_SHIFT
-from broker.core.nodes import QueueNode, Unplaced
+from broker.core.nodes import QueueNode, Routed, Unplaced
 from broker.core.transactions import ROLLBACK, UNKNOWN_ID, Account, BadRequest, Budget
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
+from broker.sessions.passing import pass_on, too_long
 from broker.sessions.room import check_places, full_text, has_room
 
 _LIMIT = "amqp:resource-limit-exceeded"
@@ -43,8 +44,8 @@ class Poster(Protocol):
     def in_transactions(self) -> bool:
         """Whether what it sends may be part of a transaction."""
 
-    def destinations(self, data: bytes) -> list[QueueNode]:
-        """The queues that a message goes to that came over it. Raises what `producer.outcome_of` takes."""
+    def destinations(self, data: bytes) -> Routed:
+        """Where a message goes that came over it. Raises what `producer.outcome_of` takes."""
 
     def enlisted(self, first: int, count: int, txn_id: bytes) -> None:
         """These messages are kept for a transaction."""
@@ -71,9 +72,16 @@ class Place(Protocol):
         """These are available again; `count`: with a delivery count that is higher by one."""
 
 
-class _Post(NamedTuple):
-    poster: Poster
-    data: bytes
+class _Post:
+    __slots__ = ("data", "poster")
+
+    def __init__(self, poster: Poster, data: bytes) -> None:
+        self.poster = poster
+        self.data = data
+
+
+def _nbytes(posts: Iterable[_Post]) -> int:
+    return sum([len(post.data) for post in posts])
 
 
 class _Retired(NamedTuple):
@@ -85,8 +93,10 @@ class _Retired(NamedTuple):
 class _Part(NamedTuple):
     """What of a transaction one log gets."""
 
-    puts: list[tuple[QueueNode, list[bytes]]]
+    puts: list[tuple[QueueNode, list[_Post]]]
     retired: list[_Retired]
+    through: list[tuple[Routed, _Post]]
+    """What goes through exchanges that number or keep it."""
 
 
 class Transaction:
@@ -137,36 +147,45 @@ class Transaction:
     def carry_out(self, logs: Logs, done: Callable[[], None]) -> None:
         """Propose it; `done` is called when it is committed. BadRequest, or what `Poster.destinations` raises: it cannot be, and
         nothing was proposed."""
-        puts: dict[QueueNode, list[bytes]] = {}
+        puts: dict[QueueNode, list[_Post]] = {}
         once: set[tuple[QueueNode, bytes | None]] = set()
-        for poster, data in self._posts:
-            for node in poster.destinations(data):
+        through: list[tuple[Routed, _Post]] = []
+        for post in self._posts:
+            data, routed = post.data, post.poster.destinations(post.data)
+            if routed.through:
+                fault = too_long(routed, len(data))
+                if fault:
+                    raise BadRequest(ROLLBACK, fault)
+                through.append((routed, post))
+            for node in routed.queues:
                 if node.detects_duplicates:
                     seen = node, id_of(data)
                     if seen[1] is not None and (seen in once or node.repeats(data, logs.ledger_of(node).now_ms)):
                         continue
                     once.add(seen)
-                puts.setdefault(node, []).append(data)
+                puts.setdefault(node, []).append(post)
         check_places(puts)
-        if puts and logs.closed:
+        if (puts or through) and logs.closed:
             raise Unplaced
-        for node, messages in puts.items():
-            nbytes = sum(map(len, messages))
-            if not has_room(node, len(messages), nbytes):
+        for node, posts in puts.items():
+            nbytes = _nbytes(posts)
+            if not has_room(node, len(posts), nbytes):
                 raise BadRequest(ROLLBACK, full_text(node, nbytes))
-        parts: Mapping[Ledger, _Part] = {ledger: _Part([], []) for ledger in logs.ledgers.values()}
-        for node, messages in puts.items():
-            parts[logs.ledger_of(node)].puts.append((node, messages))
+        parts: Mapping[Ledger, _Part] = {ledger: _Part([], [], []) for ledger in logs.ledgers.values()}
+        for node, posts in puts.items():
+            parts[logs.ledger_of(node)].puts.append((node, posts))
         for retired in self._retired:
             parts[retired.queue.ledger].retired.append(retired)
         for ledger, part in parts.items():
-            if not ledger.takes(sum(len(data) for _, messages in part.puts for data in messages)):
+            if not ledger.takes(sum(_nbytes(posts) for _, posts in part.puts)):
                 raise Unplaced
         lead = logs.lead
+        parts[lead].through.extend(through)
         order = [lead, *(ledger for ledger in parts if ledger is not lead)]
-        self._propose([(ledger, parts[ledger]) for ledger in order if any(parts[ledger])], done)
+        said = {logs.ledger_at(exchange) for routed, _ in through for exchange in routed.through}
+        self._propose(logs, [(ledger, parts[ledger]) for ledger in order if any(parts[ledger]) or ledger in said], done)
 
-    def _propose(self, parts: list[tuple[Ledger, _Part]], done: Callable[[], None]) -> None:
+    def _propose(self, logs: Logs, parts: list[tuple[Ledger, _Part]], done: Callable[[], None]) -> None:
         """The first of these parts, and the others when it is committed."""
         if not parts:
             self.account.close()
@@ -175,15 +194,16 @@ class Transaction:
                     queue.settle(sequences, outcome)
             done()
             return
-        ledger, (puts, retired) = parts[0]
-        sizes = [sum(map(len, messages)) for _, messages in puts]
-        with ledger.one_batch(sum(sizes)):
-            for (node, messages), nbytes in zip(puts, sizes, strict=True):
-                ledger.enqueue(node, messages, nbytes, timed=True)
+        ledger, (puts, retired, through) = parts[0]
+        with ledger.one_batch(sum(_nbytes(posts) for _, posts in puts)):
+            for routed, post in through:
+                post.data = pass_on(logs, routed, post.data)
+            for node, posts in puts:
+                ledger.enqueue(node, [post.data for post in posts], _nbytes(posts), timed=True)
             for queue, sequences, outcome in retired:
                 if outcome == ACCEPTED and queue.node.messages is not None:
                     ledger.dequeue(queue.node.messages.number, sequences)
-            ledger.when_committed(lambda: self._propose(parts[1:], done))
+            ledger.when_committed(lambda: self._propose(logs, parts[1:], done))
 
 
 class Transactions:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.core.nodes import CLUSTER, LOCAL, Nodes, Refused
+from broker.core.passage import NAMES as OF_EXCHANGES
 from broker.core.planning import KNOWN_ARGUMENTS, plan_queue
 from broker.core.state import State
 
@@ -40,8 +41,8 @@ def nodes() -> Nodes:
 def test_the_table_has_every_argument_of_qpidd_and_every_one_that_the_code_knows_once() -> None:
     named = [name for name, _, _ in ROWS]
     assert len(set(named)) == len(named)
-    assert set(named) == QPIDD | KNOWN_ARGUMENTS | ATTRIBUTES
-    assert set(named) - set(REFUSED) - ATTRIBUTES == KNOWN_ARGUMENTS
+    assert set(named) == QPIDD | KNOWN_ARGUMENTS | ATTRIBUTES | OF_EXCHANGES
+    assert set(named) - set(REFUSED) - ATTRIBUTES - OF_EXCHANGES == KNOWN_ARGUMENTS
 
 
 def test_every_row_names_a_test_that_is_there() -> None:

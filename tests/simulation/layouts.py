@@ -50,6 +50,10 @@ FETCHED, FROM = "fetched", "from"
 ASIDE, BESIDE = "aside", "beside"
 """Where an operator moves messages from, and to."""
 NUMBERED = "numbered"
+TICKER, TICKS = "ticker", "ticks"
+"""An exchange that numbers and keeps what goes through it, and the queue that has all of it."""
+BIND_AGAIN = "BIND AGAIN"
+"""In the place of an operation: new queues are bound to the exchange of that name, one after the other."""
 KEPT_LONG, KEPT_MS = "kept-long", 150
 ROUTES: dict[str, tuple[tuple[str, str, str], dict[str, str]]] = {
     "fanout": (("", "", ""), {"": "abc", "/x": "abc"}),
@@ -169,6 +173,9 @@ def _with_newest(plan: Plan) -> Plan:
     routed = Random(f"routes of {plan.seed}")
     if routed.random() < 0.15:
         plan = with_route(plan, window=routed.choice((1, 10, 50)), size=routed.choice(((24, 60), (40, 3_000))))
+    ticks = Random(f"ticks of {plan.seed}")
+    if ticks.random() < 0.15:
+        plan = with_ticker(plan, window=ticks.choice((1, 10, 50)))
     return plan
 
 
@@ -275,6 +282,23 @@ def with_subscriptions(plan: Plan, selects: tuple[int, ...], **fields: Any) -> P
         ClientPlan("publisher", f"p-{FEED}", FEED, (queue,), late=True, count=120, gap_s=0.03, selects=selects),
         ClientPlan("subscriber", taken, FEED, (queue,), away_s=0.3, selects=selects, **stays | fields),
         ClientPlan("leaver", ended, FEED, (f"{ended}.{ended}",), away_s=0.1, **stays),
+    ]
+    return _with(plan, steps, clients)
+
+
+def with_ticker(plan: Plan, **fields: Any) -> Plan:
+    """An exchange that numbers what goes through it and keeps the last of it; queues are bound to it all the while."""
+    asked = {"arguments": {"qpid.msg_sequence": 1, "qpid.ive": 1}}
+    steps = [
+        Step("exchange", TICKER, {"exchangeType": "fanout", "replicate": "all", **asked}),
+        Step("queue", TICKS, {"replicate": "all"}),
+        _binding(TICKER, TICKS, ""),
+        Step("binding", TICKER, {}, BIND_AGAIN),
+    ]
+    sends: dict[str, Any] = {"arrives": (TICKS,), "late": True, "count": 150, "burst": 6, "gap_s": 0.03}
+    clients = [
+        ClientPlan("producer", f"p-{TICKS}", TICKER, **sends | fields),
+        ClientPlan("consumer", f"c-{TICKS}", TICKS, start_s=0.5, window=20, release=0.05, modify=0.05),
     ]
     return _with(plan, steps, clients)
 

@@ -13,7 +13,7 @@ from twisted.internet.defer import ensureDeferred
 
 from broker.client import ClientError, ManagementClient
 from broker.core import urls
-from tests.simulation.layouts import ALL_BROKERS, Step
+from tests.simulation.layouts import ALL_BROKERS, BIND_AGAIN, Step
 from tests.simulation.reactor import HostReactor
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ _CONNECT_S = 0.5
 _ANSWER_S = 3.0
 _PAUSE_S = 0.2
 _MOVE_PAUSE_S = 0.05
+_BOUND_S = 0.15
 
 
 class Operators:
@@ -65,6 +66,9 @@ class Operators:
 
     async def _set_up(self, steps: Sequence[Step], then: Callable[[], None]) -> None:
         for step in steps:
+            if step.operation == BIND_AGAIN:
+                self._begin(self._keep_binding(step.name))
+                continue
             body = {field: self._world.url if value == ALL_BROKERS else value for field, value in step.body.items()}
             await self._until_done(step.operation, step.kind, step.name, body)
         if not self._world.ended:
@@ -86,6 +90,22 @@ class Operators:
             if primary is not None:
                 await self._ask(primary, "MOVE", "queue", source, {"to": to})
             await self._world.pause(self.reactor, _MOVE_PAUSE_S)
+
+    async def _keep_binding(self, exchange: str) -> None:
+        """A new queue again and again, bound to this exchange and deleted after a while."""
+        number = 0
+        while not self._world.ended:
+            number += 1
+            queue = f"late{number}"
+            for operation, kind, name, body in (
+                ("CREATE", "queue", queue, {"replicate": "all"}),
+                ("CREATE", "binding", "", {"exchange": exchange, "queue": queue, "key": ""}),
+                ("DELETE", "queue", f"late{number - 1}", None),
+            ):
+                primary = self._world.primary()
+                if primary is not None:
+                    await self._ask(primary, operation, kind, name, body)
+            await self._world.pause(self.reactor, _BOUND_S)
 
     async def _until_done(self, operation: str, kind: str, name: str, body: Mapping[str, Any] | None) -> None:
         world = self._world

@@ -37,6 +37,7 @@ from tests.simulation.layouts import (
     with_selectors,
     with_shares,
     with_subscriptions,
+    with_ticker,
     with_times,
     with_transactions,
     with_values,
@@ -310,6 +311,16 @@ _DECREED = _plan(
     duration_s=4.5,
 )
 
+_TICKING = with_ticker(_plan(BUSY, *_KILLS, checkpoint_bytes=2048, duration_s=4.0, disk_s=0.004), count=400, gap_s=0.02)
+_BINDING = with_ticker(
+    _plan(
+        BUSY,
+        *(Action(1.2 + 0.45 * number, "kill", "primary", seconds=0.1) for number in range(10)),
+        disk_s=0.03,
+        duration_s=6.0,
+    )
+)
+
 PROVOKED: dict[str, Plan] = {
     "raises-who-is-to-follow": _plan(BUSY, Action(1.0, "role", 2), Action(2.0, "role", 2), Action(3.0, "role", 3), spares=1),
     "witness-votes-for-whoever-asks": _WITNESSED,
@@ -321,6 +332,10 @@ PROVOKED: dict[str, Plan] = {
     "makes-without-policies": _DECREED,
     "checkpoint-forgets-policies": _DECREED,
     "forgets-that-a-policy-has-changed": _DECREED,
+    "numbers-begin-anew": _TICKING,
+    "checkpoint-forgets-numbers": _TICKING,
+    "numbers-without-saying": _TICKING,
+    "owes-for-ever": _BINDING,
     "moves-in-two-batches": _OPERATED,
     "moves-before-it-puts": _OPERATED,
     "backups-know-no-duplicates": DUPLICATES,

@@ -26,6 +26,7 @@ from tests.simulation.layouts import (
     ROUTES,
     SHARES,
     SPILL,
+    TICKER,
     TILL,
     VALUES,
     Step,
@@ -70,7 +71,7 @@ def test_what_is_bound_is_made_before() -> None:
 
 def test_the_fixed_seeds_have_every_part_of_a_layout() -> None:
     seen = {step.name for seed in FIXED for step in plans.make(seed).steps}
-    assert {FEED, LETTERS, KEPT, MINE, HUB, SPILL, HOARD, ONCE, TILL} <= seen
+    assert {FEED, LETTERS, KEPT, MINE, HUB, SPILL, HOARD, ONCE, TICKER, TILL} <= seen
     hubs = {(step.body["exchangeType"], step.body["replicate"]) for seed in FIXED for step in _hubs(plans.make(seed))}
     assert {kind for kind, _ in hubs} == set(ROUTES)
     assert {level for _, level in hubs} == {"all", "configuration", "none"}

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred, succeed
 from broker.amqp.links import Condition, Sender
 from broker.core import limits
 from broker.core.acl.questions import Lookups
-from broker.core.nodes import QueueNode
+from broker.core.nodes import Routed
 from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.principal import ANONYMOUS, Principal
 from broker.sessions.producer import Producer, Upload
@@ -64,8 +64,8 @@ class Echo:
                 self.listener.context.session.touch()
             producer.done(delivery_id)
 
-    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
-        return []
+    def destinations(self, producer: Producer, data: bytes) -> Routed:
+        return Routed([])
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
         return Gathering(producer, self.receive, "echo")

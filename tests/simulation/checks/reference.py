@@ -31,6 +31,7 @@ from broker.core.values import decode
 from broker.disk.bodies import Unreadable
 from tests.broker.core.queues.files import all_messages
 from tests.simulation.checks.book import Book
+from tests.simulation.checks.passing import Passing
 from tests.simulation.history import Discharged, History, Key, Outcome, is_whole, kept_at, read
 from tests.simulation.layouts import FROM
 
@@ -44,11 +45,13 @@ class Queue:
 
     __slots__ = (
         *("by_level", "came", "for_letters", "groups", "gone", "keys", "large", "limit", "live"),
-        *("let_go", "lossy", "name", "next_seqs", "notes", "number", "retries", "ring", "share", "times", "values", "watched"),
+        *("let_go", "lossy", "name", "next_seqs", "notes", "number", "retries", "ring", "share", "times", "uuid", "values"),
+        "watched",
     )
 
-    def __init__(self, history: History, name: str, store_id: str, number: int) -> None:
+    def __init__(self, history: History, name: str, store_id: str, number: int, uuid: str = "") -> None:
         self.name = kept_at(name, store_id) if store_id else name
+        self.uuid = uuid
         self.number = number
         self.watched = name in history.created
         self.lossy = name in history.lossy
@@ -132,6 +135,7 @@ class Reference:
         self.store_id = store_id
         self.names: dict[str, str] = {} if names is None else names
         """Queues by identity, deleted ones too."""
+        self.passing = Passing(faults)
         self.index = 0
         self.epoch = 0
         self.batches: dict[int, bytes] = {}
@@ -237,6 +241,7 @@ class Reference:
         self._judge_letters()
         self._judge_rings()
         self._judge_transactions()
+        self.passing.end_batch(header.index)
         self.digests[header.index] = self._digest
         self.sizes[header.index] = (self._depth, self._sequences)
 
@@ -368,6 +373,7 @@ class Reference:
         next_seq = queue.next_seqs.get(level, first_of(level))
         if sequence < next_seq:
             self.faults.append(f"order: batch {self.index} gives sequence {sequence} of {queue.name} again")
+        self.passing.came(self.index, queue.uuid, data)
         if queue.watched:
             self._judge_arrival(queue, sequence, message or data)
         elif queue.name == FROM and (key := read(message or data, FROM)) is not None:
@@ -534,8 +540,9 @@ class Reference:
                 self._claim("exchange", change)
             case "exchange-del":
                 self._drop("exchange", change["uuid"], 0)
-            case "bind":
-                self._bind((change["exchange"], change["queue"], change["key"]), change)
+            case "bind" | "unbind":
+                key = change["exchange"], change["queue"], change["key"]
+                self._bind(key, change) if change["op"] == "bind" else self._unbind(key)
             case "setting" | "policy-add" | "policy-del":
                 self._set(change) if change["op"] == "setting" else self._decree(change)
             case "alter":
@@ -545,15 +552,34 @@ class Reference:
                 self._expect(change)
             case "route-add":
                 self._route(change)
-            case "unbind":
-                self._unbind((change["exchange"], change["queue"], change["key"]))
+            case "exchange-passed" | "value-given":
+                self._pass(change) if change["op"] == "exchange-passed" else self._pay(change)
 
     def _bind(self, key: tuple[str, str, str], change: dict[str, Any]) -> None:
         arguments = json.dumps(change["arguments"], sort_keys=True)
         if key in self._bindings:
-            self._add(-hash((*key, self._bindings[key])))
+            if self._bindings[key] == arguments:
+                return
+            self._add(-hash((*key, self._bindings[key], key in self.passing.owing)))
+        self.passing.bound(key, change, self.epoch)
         self._bindings[key] = arguments
-        self._add(hash((*key, arguments)))
+        self._add(hash((*key, arguments, key in self.passing.owing)))
+
+    def _pass(self, change: dict[str, Any]) -> None:
+        """So many messages have gone through an exchange, and this was the last."""
+        uuid = change["exchange"]
+        if uuid in self._definitions:
+            found = tuple(change.get(each, "") for each in ("sequence", "key", "value"))
+            self._add(hash(("passed", uuid, *found)) - self._what_passed(uuid))
+            self.passing.passed[uuid] = found
+
+    def _what_passed(self, uuid: str) -> int:
+        return hash(("passed", uuid, *self.passing.passed[uuid])) if uuid in self.passing.passed else 0
+
+    def _pay(self, change: dict[str, Any]) -> None:
+        key = change["exchange"], change["queue"], change["key"]
+        if self.passing.paid(key):
+            self._add(hash((*key, self._bindings[key], False)) - hash((*key, self._bindings[key], True)))
 
     def _route(self, change: dict[str, Any]) -> None:
         """There is one route of this kind from there to there, whoever asks for it how often."""
@@ -593,7 +619,7 @@ class Reference:
         uuid = change["uuid"]
         number = change.get("number", self._next_number)
         self._next_number = max(self._next_number, number + 1)
-        queue = Queue(self.history, self.names.get(uuid, ""), self.store_id, number)
+        queue = Queue(self.history, self.names.get(uuid, ""), self.store_id, number, uuid)
         queue.limit = change.get("arguments", {}).get("x-delivery-limit", 0)
         queue.retries = "x-delayed-retry-min" in change.get("arguments", {})
         self.queues[number] = self._numbers[uuid] = queue
@@ -622,13 +648,16 @@ class Reference:
         self._names.discard((kind, definition[1]))
         self._add(-hash((kind, definition[1], uuid)))
         self._describe(uuid, None)
+        self._add(-self._what_passed(uuid))
+        self.passing.passed.pop(uuid, None)
         for key in [key for key in self._bindings if key[position] == uuid]:
             self._unbind(key)
 
     def _unbind(self, key: tuple[str, str, str]) -> None:
         arguments = self._bindings.pop(key, None)
         if arguments is not None:
-            self._add(-hash((*key, arguments)))
+            self._add(-hash((*key, arguments, key in self.passing.owing)))
+            self.passing.unbound(key, self.epoch)
 
     def _forget(self, uuid: str) -> None:
         """The queue is deleted, with whatever it holds."""
@@ -698,7 +727,9 @@ def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
     for uuid, exchange in state.definitions.exchanges.items():
         found += hash(("exchange", exchange.name, uuid)) + described(uuid, exchange.arguments, exchange.alternate)
     for key, binding in state.definitions.bindings.items():
-        found += hash((*key, json.dumps(binding.arguments, sort_keys=True)))
+        found += hash((*key, json.dumps(binding.arguments, sort_keys=True), binding.owes))
+    for of, passed in state.definitions.passed.items():
+        found += hash(("passed", of, passed.sequence, passed.key, passed.value))
     for setting in state.definitions.settings.values():
         found += hash(("setting", setting.key, json.dumps(setting.value, sort_keys=True)))
     for policy in state.definitions.policies.values():

@@ -205,6 +205,7 @@ class Checks:
         for key in self.reference.left():
             if key.queue not in self.history.undrained:
                 self.faults.append(f"liveness: {key} is still on its queue")
+        self.faults += self.reference.passing.left_owing(self.reference.epoch)
         self.limits(processes)
         self.faults += [f"room: {fault}" for fault in overfull(processes)]
         totals = self.totals()

@@ -1,0 +1,119 @@
+"""What goes through an exchange, where the exchange numbers it (`qpid.msg_sequence`) or keeps the last of it (`qpid.ive`).
+
+Life of a number: the primary routes a message by an exchange that numbers; the message gets the next number as an annotation, in
+place of one that another exchange gave it; the batch that brings it also says how many the exchange has numbered, in an
+`exchange-passed` command. A broker that becomes the primary goes on from there. So no two messages that are committed have the
+same number of one exchange. A number that was given to a message whose batch was never committed is given again.
+
+Life of a value: an exchange that keeps has the last message that has gone through it; the same command says which. A queue that
+is bound to it is owed that message, if its binding matches it (`owes`, in broker.core.commands); the primary puts it on the queue
+when the binding is there, and with it says that the binding is paid.
+
+Invariants: an exchange counts and keeps in the order in which messages are put; a value is never older than what the exchange has
+let through: a message that is too long to be kept leaves none.
+
+Source: qpidd's `Exchange::PreRoute` and `Exchange::routeIVE`. There every bound queue gets the value once more when one is bound,
+and the value gets a number anew; here it is the same message, and goes to the new binding's queue alone.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from broker.core import lifetimes, limits, message
+from broker.core.commands import PASSAGE_SINCE, Bind, ExchangePassed
+from broker.core.exchange import Exchange
+from broker.core.message import BadMessage
+from broker.core.values import Symbol, encode
+
+SEQUENCE, INITIAL_VALUE = "qpid.msg_sequence", "qpid.ive"
+NAMES = frozenset((SEQUENCE, INITIAL_VALUE))
+_ANNOTATION = frozenset((SEQUENCE,))
+_KEY = encode(Symbol(SEQUENCE))
+
+
+class Value(NamedTuple):
+    """The last message that has gone through an exchange, with its routing key, and when it expires and may be given out."""
+
+    key: str
+    data: bytes
+    expires_ms: int
+    available_ms: int
+
+    def is_for(self, kind: str, binding: Bind) -> bool:
+        """Whether this binding to an exchange of this kind matches it."""
+        alone: Exchange[str] = Exchange("", kind)
+        alone.bind(binding.queue, binding.key, binding.arguments)
+        try:
+            return bool(alone.route(self.key, lambda: message.application_properties(self.data)))
+        except BadMessage:
+            return False
+
+
+class Passage:
+    """See the module. Of one exchange, on the primary."""
+
+    __slots__ = ("keeps", "numbers", "sequence", "value")
+
+    def __init__(self, *, numbers: bool, keeps: bool) -> None:
+        self.numbers = numbers
+        self.keeps = keeps
+        self.sequence = 0
+        """How many messages have gone through, if it numbers them."""
+        self.value: Value | None = None
+
+    def go_on(self, passed: ExchangePassed | None) -> None:
+        """A term begins: this is what the log says of it."""
+        self.sequence = 0 if passed is None else passed.sequence
+        self.value = None
+        if passed is not None and passed.value:
+            data = base64.b64decode(passed.value)
+            self.value = Value(passed.key, data, passed.expires_ms, passed.available_ms)
+
+    def takes(self, nbytes: int) -> bool:
+        """Whether a message of so many bytes can be kept, if it is to be."""
+        return not self.keeps or nbytes <= limits.MAX_INITIAL_VALUE_BYTES
+
+    def pass_on(self, key: str, data: bytes, now_ms: int) -> bytes:
+        """A message goes through, with this routing key: as it goes on. What is no AMQP message gets no number."""
+        if self.numbers:
+            self.sequence += 1
+            with suppress(BadMessage):
+                data = message.with_annotations(data, _ANNOTATION, _KEY + encode(self.sequence))
+        if self.keeps:
+            self.value = None
+            if self.takes(len(data)):
+                self.value = Value(key, data, *lifetimes.when(lifetimes.said(data), now_ms, 0))
+        return data
+
+    def command(self, exchange: str) -> ExchangePassed:
+        """What the log is to say of it."""
+        value = self.value
+        if value is None:
+            return ExchangePassed(exchange=exchange, sequence=self.sequence)
+        return ExchangePassed(
+            exchange=exchange,
+            sequence=self.sequence,
+            key=value.key,
+            value=base64.b64encode(value.data).decode(),
+            expires_ms=value.expires_ms,
+            available_ms=value.available_ms,
+        )
+
+
+def passage_of(arguments: Mapping[str, Any], needs: int) -> Passage | None:
+    """What an exchange with these arguments has; None, when it has none of it. `needs`: the machine version of its definition. An
+    older release took the arguments and did nothing with them."""
+    numbers, keeps = bool(arguments.get(SEQUENCE)), bool(arguments.get(INITIAL_VALUE))
+    return Passage(numbers=numbers, keeps=keeps) if needs >= PASSAGE_SINCE and (numbers or keeps) else None
+
+
+def fault_of(arguments: Mapping[str, Any]) -> str:
+    """What is wrong with these arguments, for people; "" when nothing is."""
+    for name in (SEQUENCE, INITIAL_VALUE):
+        if arguments.get(name, 0) not in (0, 1):
+            return f"{name} is 1 or true, or 0 or false, and not {arguments[name]!r}"
+    return ""

@@ -1,0 +1,93 @@
+"""Queues that are bound to an exchange get the last message that has gone through it, where the exchange keeps that (`qpid.ive`).
+
+Life of a debt: a binding is committed that owes its queue the exchange's last message; this broker, which serves, puts that
+message on the queue, if the binding and the queue's gate let it through, and says in the same batch that the binding owes nothing
+any more. If it ends before that is committed, the next primary finds the debt in the log, and pays it with the message that is
+the last by then.
+
+Invariants: a queue gets what was the last when its binding counted, and nothing is missing between that and what the binding
+brings; it gets it once, however many bindings of it match, unless its messages are in another log than its binding: then once or
+more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker.core.commands import Bind, Key, ValueGiven
+from broker.core.definitions import Bound, Change, PlaceMade
+from broker.core.nodes import ExchangeNode, QueueNode
+from broker.core.passage import Value
+from broker.core.subscriptions import NOWHERE
+from broker.sessions.ledger import Ledger
+from broker.sessions.logs import Logs
+
+
+class InitialValues:
+    """See the module."""
+
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+        self._paying: set[Key] = set()
+        """Bindings whose debt is being paid, and not known to be paid yet."""
+
+    def over(self) -> None:
+        """This broker serves no more: what is under way is not heard of again."""
+        self._paying.clear()
+
+    def follow(self, changes: Iterable[tuple[Change, str]]) -> None:
+        """A log has said this."""
+        if not self._logs.serving:
+            return
+        for change, reason in changes:
+            match change:
+                case Bound(binding) if binding.owes and not reason:
+                    self._give(binding)
+                case PlaceMade(place):
+                    self._give_all(each for each in self._logs.nodes.bindings_of(place.uuid) if each.owes)
+                case _:
+                    pass
+
+    def begin(self) -> None:
+        """This broker serves, or one more of its logs does."""
+        if self._logs.serving:
+            self._give_all(self._logs.nodes.owed())
+
+    def _give_all(self, bindings: Iterable[Bind]) -> None:
+        for binding in bindings:
+            self._give(binding)
+
+    def _give(self, binding: Bind) -> None:
+        """Pay what this binding owes, if its queue can have it now."""
+        nodes = self._logs.nodes
+        queue, log = nodes.queue_by_uuid(binding.queue), nodes.log_of_binding(binding.identity)
+        exchange = nodes.find_exchange(binding.exchange)
+        if queue is None or exchange is None or queue.messages is None or log is None or binding.identity in self._paying:
+            return
+        debtor, ledger = self._logs.ledgers[log], self._logs.ledger_of(queue)
+        if not (debtor.serving and ledger.serving):
+            return
+        paid = ValueGiven(exchange=binding.exchange, queue=binding.queue, key=binding.key)
+        value = self._value_for(exchange, queue, binding, ledger)
+        self._paying.add(binding.identity)
+        with ledger.one_batch(0 if value is None else len(value.data)):
+            if value is not None:
+                times = (value.expires_ms, value.available_ms)
+                ledger.enqueue(queue, [value.data], len(value.data), times=[times] if any(times) else None)
+            if debtor is ledger:
+                ledger.change(paid, lambda reason: self._paying.discard(binding.identity))
+        if debtor is not ledger:
+            ledger.when_committed(lambda: debtor.change(paid, lambda reason: self._paying.discard(binding.identity)))
+
+    def _value_for(self, exchange: ExchangeNode, queue: QueueNode, binding: Bind, ledger: Ledger) -> Value | None:
+        """What the queue gets; None for nothing, as when another binding has brought it the same."""
+        value, kind = None if exchange.passage is None else exchange.passage.value, exchange.definition.kind
+        if value is None or not value.is_for(kind, binding):
+            return None
+        for other in self._logs.nodes.bindings_of(queue.uuid):
+            counts = other.exchange == exchange.uuid and (not other.owes or other.identity in self._paying)
+            if counts and other.identity != binding.identity and value.is_for(kind, other):
+                return None
+        if 0 < value.expires_ms <= ledger.now_ms or (queue.gate is not None and not queue.gate(value.data, NOWHERE)):
+            return None
+        return None if queue.repeats(value.data, ledger.now_ms) else value
