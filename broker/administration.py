@@ -38,7 +38,7 @@ from broker.core.nodes import LOCAL, QueueNode, Refused
 from broker.core.planning import with_policy
 from broker.core.policies import KINDS, POLICY_OF
 from broker.host import resident_bytes
-from broker.sessions import bulk, peek
+from broker.sessions import bulk, delivering, peek
 from broker.sessions.audit import Audit
 from broker.sessions.bulk import Bulk
 from broker.sessions.connection import Connection
@@ -47,6 +47,7 @@ from broker.sessions.logs import Logs
 from broker.sessions.mailboxes import Mailboxes
 from broker.sessions.principal import Principal
 from broker.sessions.producer import Producer
+from broker.sessions.queue_terminus import QueueTerminus
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
 from broker.sessions.room import full_text, has_room
@@ -251,6 +252,8 @@ class Administration:
             )
         elif kind == "queue" and operation == peek.OPERATION:
             self._peek(rights, request, answer)
+        elif kind == "queue" and operation == delivering.OPERATION:
+            self._deliver(rights, request, answer)
         elif kind == "queue" and operation in bulk.OPERATIONS:
             self._do_in_bulk(rights, request, answer)
         else:
@@ -319,18 +322,21 @@ class Administration:
 
     # ---- changes
 
-    def _peek(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
-        """Messages of a queue, as they lie there."""
-        node = self._logs.nodes.queues.get(request.name)
+    def _consumable(self, rights: Rights, name: str) -> QueueTerminus:
+        """The queue of that name, on the broker that serves it, for whoever may consume from it. Refused."""
+        node = self._logs.nodes.queues.get(name)
         if node is None:
-            raise Refused(404, f"there is no queue named {request.name!r}")
+            raise Refused(404, f"there is no queue named {name!r}")
         denial = rights.denial(questions.take_from_queue(node))
         if denial:
             raise Refused(403, denial)
-        first, count = peek.asked_of(request.body)
         queue = self._queues.at(node)
         if node.messages is None or not queue.ledger.serving:
             raise Refused(409, f"queue {node.name!r} is not ready on this broker: ask the primary")
+        return queue
+
+    def _later(self, answer: Answer) -> Callable[[dict[str, Any]], None]:
+        """What gives an answer later, unless this broker has ceased to serve by then."""
         number, self._next_change = self._next_change, self._next_change + 1
 
         def done(body: dict[str, Any]) -> None:
@@ -338,7 +344,17 @@ class Administration:
                 answer(200, "OK", body)
 
         self._under_way[number] = self._logs.lead.name, lambda: None
-        peek.peek(queue, first, count, done)
+        return done
+
+    def _peek(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
+        """Messages of a queue, as they lie there."""
+        queue, asked = self._consumable(rights, request.name), peek.asked_of(request.body)
+        peek.peek(queue, *asked, self._later(answer))
+
+    def _deliver(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
+        """Messages of a queue that are to wait no longer."""
+        queue, asked = self._consumable(rights, request.name), delivering.asked_of(request.body)
+        delivering.deliver(queue, asked, self._later(answer))
 
     def _do_in_bulk(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
         number, self._next_change = self._next_change, self._next_change + 1

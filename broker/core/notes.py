@@ -4,6 +4,8 @@ Life of a note: a consumer settles a message as modified, with annotations; the 
 keeps the note beside the message, merged with what was noted before, until the message leaves its queue; who gets the message
 next gets it with the annotations, which take the place of those of the same names. The message itself stays as it was sent.
 
+A consumer may also note until when the message is to wait (`waits_until`); the primary says so in a TIMES record beside the note.
+
 A note is the encoded map, of symbols alone: keys of other types mean nothing to AMQP (part 3.2.10), and are left out.
 
 Invariants: bytes of any kind give a note or none; a note has no more than `limits.MAX_NOTE_BYTES`."""
@@ -11,7 +13,9 @@ Invariants: bytes of any kind give a note or none; a note has no more than `limi
 from __future__ import annotations
 
 from broker.core import limits, message
+from broker.core.lifetimes import DELAY, TIME
 from broker.core.message import BadMessage
+from broker.core.queues.times import MAX_MS
 from broker.core.values import BadValue, Reader, skip
 
 _SYMBOLS = (0xA3, 0xB3)
@@ -44,6 +48,21 @@ def merged(old: bytes, new: bytes) -> bytes:
     both = (2 * len(pairs)).to_bytes(4, "big") + body
     note = b"\xd1" + len(both).to_bytes(4, "big") + both
     return note if pairs and len(note) <= limits.MAX_NOTE_BYTES else old
+
+
+def waits_until(encoded: bytes, now_ms: int) -> int:
+    """Until when a message is to wait, by what a consumer notes on it: `x-opt-delivery-time`, or `x-opt-delivery-delay` from now
+    on, as producers say them (broker.core.lifetimes). In ms since 1970; 0: it is not to wait."""
+    try:
+        found = Reader(encoded).value(0, len(encoded), 0)[0]
+    except BadValue:
+        return 0
+    if not isinstance(found, dict):
+        return 0
+    until, delay = found.get(TIME), found.get(DELAY)
+    if type(until) is not int:
+        until = now_ms + delay if type(delay) is int else 0
+    return min(until, MAX_MS) if until > now_ms else 0
 
 
 def noted(data: bytes, note: bytes) -> bytes:

@@ -70,7 +70,7 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
 """Type -> its attributes beside `OWN`, in the order of a table."""
 
 _OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "queue": ("CREATE", "UPDATE", "DELETE", "PURGE", "MOVE", "REROUTE", "PEEK"),
+    "queue": ("CREATE", "UPDATE", "DELETE", "PURGE", "MOVE", "REROUTE", "PEEK", "DELIVER"),
     "exchange": ("CREATE", "UPDATE", "DELETE"),
     "binding": ("CREATE", "DELETE"),
     "QueuePolicy": ("CREATE", "UPDATE", "DELETE"),

@@ -22,9 +22,10 @@ from broker.amqp.links import Condition, Sender, Standing
 from broker.core import letters, limits
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
-from broker.core.commands import NOTES_SINCE
+from broker.core.commands import NOTES_SINCE, TIMES_SINCE
 from broker.core.links import FAILED, REJECTED, UNDELIVERABLE
 from broker.core.nodes import QueueNode, Routed
+from broker.core.notes import waits_until
 from broker.core.parts import Manifest
 from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, SINGLE_ACTIVE, consumer_ms_of
 from broker.core.queues.blocks import Lot
@@ -307,7 +308,10 @@ class QueueTerminus:
             then = self._let_die
         elif outcome & FAILED:
             self.undo(sequences, count=True)
+            self._let_wait(notes)  # what a consumer asks for counts before what the queue says of failures
             return
+        elif self._let_wait(notes):
+            waits, then = True, self.failed
         else:
             then = self.give_back
         if waits:
@@ -325,6 +329,19 @@ class QueueTerminus:
         for sequence, note in some:
             ledger.note(messages.number, sequence, note)
         return bool(some)
+
+    def _let_wait(self, notes: Mapping[int, bytes]) -> bool:
+        """Propose that messages wait as long as consumers ask by what they have noted; whether any does."""
+        messages, ledger = self.node.messages, self.ledger
+        if not notes or messages is None or ledger.version < TIMES_SINCE or not ledger.serving:
+            return False
+        now_ms, found = ledger.now_ms, False
+        for sequence, note in notes.items():
+            until_ms = waits_until(note, now_ms) if len(note) <= limits.MAX_NOTE_BYTES else 0
+            if until_ms:
+                ledger.let_wait(messages.number, sequence, until_ms - now_ms)
+                found = True
+        return found
 
     def _let_die(self, sequences: list[int]) -> None:
         if self.node.messages is not None:
@@ -345,7 +362,7 @@ class QueueTerminus:
         ledger.when_committed(lambda: self.failed(sequences))  # whoever gets them next is to see the raised count
 
     def failed(self, sequences: list[int]) -> None:
-        """Delivery of these has failed, which is committed: they are available again, or have failed too often."""
+        """What became of these is committed: they are available again, wait, or have failed too often."""
         messages, limit = self.node.messages, self.node.delivery_limit
         if limit and messages is not None and self._queues.logs.serving:
             order = messages.order

@@ -8,7 +8,7 @@ import proton
 import pytest
 
 from broker.core import limits, message
-from broker.core.notes import merged, noted
+from broker.core.notes import merged, noted, waits_until
 from broker.core.records import Batch, BatchBuilder, Kind
 from broker.core.state import CannotApply, State
 from broker.core.values import Symbol, decode, encode
@@ -118,3 +118,21 @@ def test_a_member_of_an_older_version_stops_at_a_note_and_the_first_format_has_n
         State(5).apply(Batch.parse(builder.seal(1, 1, 0)))
     with pytest.raises(AssertionError, match="version 6"):
         builder.seal(1, 1, 0, first_format=True)
+
+
+@pytest.mark.parametrize(
+    "encoded, until_ms",
+    [
+        (note(**{"x-opt-delivery-time": 5_000}), 5_000),
+        (note(**{"x-opt-delivery-delay": 7}), 1_007),
+        (note(**{"x-opt-delivery-time": 5_000, "x-opt-delivery-delay": 7}), 5_000),
+        (note(**{"x-opt-delivery-time": 1_000}), 0),
+        (note(**{"x-opt-delivery-time": 1 << 60}), 1 << 52),
+        (note(**{"x-opt-delivery-delay": "soon"}), 0),
+        (note(other=1), 0),
+        (encode([1]), 0),
+        (b"\xc1\x05\x02\xa3\x01x", 0),
+    ],
+)
+def test_a_note_may_say_until_when_a_message_is_to_wait(encoded: bytes, until_ms: int) -> None:
+    assert waits_until(encoded, 1_000) == until_ms

@@ -1,0 +1,50 @@
+"""Messages of a queue that wait, given out before their time by whoever knows their sequences: what was deferred comes back so.
+
+Life of a request: it names sequences, which `PEEK` shows; those of them that wait get a time that has come, in one batch of the
+log; when that is committed they are available in their old places, to any consumer, and the answer says how many they are.
+
+Invariant: what does not wait, because it was given out, has left or never waited, is counted as left, and nothing happens to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from broker.core.commands import TIMES_SINCE
+from broker.core.nodes import Refused
+from broker.sessions.queue_terminus import QueueTerminus
+
+OPERATION = "DELIVER"
+MOST = 1000
+"""Sequences in a request."""
+
+
+def asked_of(body: Mapping[str, Any]) -> list[int]:
+    """The sequences that a request's body names. ValueError."""
+    asked = body.get("sequences")
+    if not isinstance(asked, list) or not 1 <= len(asked) <= MOST:
+        raise ValueError(f"`sequences` is a list of 1 to {MOST} sequences of messages that wait (`PEEK` shows them)")
+    for each in asked:
+        if type(each) is not int or each < 0:
+            raise ValueError(f"a sequence is a number of 0 or more, and not {each!r}")
+    return list(dict.fromkeys(asked))
+
+
+def deliver(queue: QueueTerminus, sequences: list[int], done: Callable[[dict[str, Any]], None]) -> None:
+    """Let these wait no longer; `done` gets the body of the answer when that is committed. Not called any more when the broker
+    serves no more in between. Refused."""
+    messages, ledger = queue.node.messages, queue.ledger
+    assert messages is not None, "who asks has looked"
+    if ledger.version < TIMES_SINCE:
+        raise Refused(409, f"messages wait only from machine version {TIMES_SINCE} on: upgrade every broker first")
+    delays = messages.delays
+    found = [] if delays is None else [each for each in sequences if delays.is_waiting(each)]
+    for sequence in found:
+        ledger.let_wait(messages.number, sequence, 0)
+
+    def committed() -> None:
+        queue.due.look()
+        done({"count": len(found), "left": len(sequences) - len(found)})
+
+    ledger.when_committed(committed)

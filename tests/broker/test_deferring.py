@@ -1,0 +1,167 @@
+"""Messages that a consumer defers: they wait for the time that it names in `modified`, or until somebody asks for them by their
+sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+
+from broker.core.nodes import CLUSTER
+from tests.broker.clients import ADMIN, Bench, Client, bench
+from tests.broker.test_acl import rules
+from tests.broker.test_peek import body_of, shown
+
+TIME, DELAY = proton.symbol("x-opt-delivery-time"), proton.symbol("x-opt-delivery-delay")
+FAR_MS = 1 << 52
+
+
+def filled(b: Bench, *bodies: Any, **attributes: Any) -> Client:
+    """A client of the queue q, which has these messages; it accepts nothing by itself."""
+    b.queue("q", **attributes)
+    client = b.client()
+    client.send(client.sender("q"), *bodies)
+    client.auto_accept = False
+    return client
+
+
+def defer(client: Client, link: Any, note: dict[Any, Any], *, failed: bool = False) -> None:
+    """Give the last message of this link back, to wait."""
+    delivery = client.received[link.name][-1][0]
+    delivery.local.annotations = note
+    client.give(delivery, proton.Delivery.MODIFIED, failed=failed)
+
+
+def states(b: Bench) -> list[tuple[Any, str, int]]:
+    return [(body_of(each), each["state"], each["failures"]) for each in shown(b)["items"]]
+
+
+def ask(b: Bench, *sequences: int) -> tuple[int, str, Any]:
+    return b.client(ADMIN).request("DELIVER", "queue", "q", {"sequences": list(sequences)})
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_message_waits_as_long_as_its_consumer_asks_and_others_are_given_out_before_it(failed: bool) -> None:
+    with bench() as b:
+        client = filled(b, "a", "b")
+        link = client.receiver("q", credit=1)
+        defer(client, link, {DELAY: 5_000}, failed=failed)
+        link.flow(5)
+        b.settle()
+        assert client.bodies(link) == ["a", "b"], "what waits is not given out again"
+        assert states(b) == [("a", "delayed", int(failed)), ("b", "acquired", 0)]
+        b.pass_time(6.0)
+        assert client.bodies(link) == ["a", "b", "a"]
+        assert states(b)[0] == ("a", "acquired", int(failed))
+
+
+def test_a_time_that_is_named_counts_before_a_delay_and_one_that_is_over_is_none() -> None:
+    with bench() as b:
+        client = filled(b, "a")
+        now_ms = b.lead.ledger.now_ms
+        link = client.receiver("q", credit=1)
+        for note in (
+            {TIME: proton.timestamp(now_ms - 1), DELAY: 60_000},
+            {DELAY: 0},
+            {DELAY: "soon"},
+            {proton.symbol("other"): 1},
+        ):
+            defer(client, link, note)
+            link.flow(1)
+            b.settle()
+        assert client.bodies(link) == ["a"] * 5
+        defer(client, link, {TIME: proton.timestamp(now_ms + 2_000), DELAY: 60_000})
+        link.flow(1)
+        b.pass_time(3.0)
+        assert client.bodies(link) == ["a"] * 6
+
+
+def test_the_consumer_s_time_counts_before_what_the_queue_says_of_failures() -> None:
+    with bench() as b:
+        client = filled(b, "a", arguments={"x-delayed-retry-min": 1000})
+        link = client.receiver("q", credit=1)
+        defer(client, link, {DELAY: 10_000}, failed=True)
+        link.flow(1)
+        b.pass_time(5.0)
+        assert client.bodies(link) == ["a"]
+        b.pass_time(6.0)
+        assert client.bodies(link) == ["a", "a"]
+
+
+def test_what_is_deferred_comes_when_somebody_asks_for_its_sequence_and_not_before() -> None:
+    with bench() as b:
+        client = filled(b, "a", "b")
+        link = client.receiver("q", credit=1)
+        defer(client, link, {TIME: proton.timestamp(FAR_MS)})
+        link.flow(1)
+        b.settle()
+        defer(client, link, {TIME: proton.timestamp(FAR_MS)})
+        link.flow(5)
+        b.pass_time(100.0, 50.0)
+        assert client.bodies(link) == ["a", "b"]
+        status, _, body = ask(b, 2, 2, 77)
+        assert (status, body) == (200, {"count": 1, "left": 1})
+        b.pass_time(0.1, 0.05)
+        assert client.bodies(link) == ["a", "b", "b"]
+        assert states(b) == [("a", "delayed", 0), ("b", "acquired", 0)]
+        assert ask(b, 2)[2] == {"count": 0, "left": 1}, "a consumer has it"
+
+
+def test_what_is_deferred_waits_on_a_new_primary_too() -> None:
+    with bench(clustered=True) as b:
+        b.upgraded()
+        client = filled(b, "a", replicate="all")
+        link = client.receiver("q", credit=1)
+        defer(client, link, {TIME: proton.timestamp(FAR_MS)})
+        log = b.logs[CLUSTER]
+        log.become("ready")
+        log.become("active")
+        b.settle()
+        client = b.client()
+        link = client.receiver("q")
+        assert client.bodies(link) == []
+        assert ask(b, 1)[2] == {"count": 1, "left": 0}
+        b.pass_time(0.1, 0.05)
+        assert client.bodies(link) == ["a"]
+
+
+def test_what_is_deferred_and_undeliverable_here_is_a_dead_letter_as_ever() -> None:
+    with bench() as b:
+        client = filled(b, "a")
+        link = client.receiver("q", credit=1)
+        delivery = client.received[link.name][-1][0]
+        delivery.local.annotations = {DELAY: 5_000}
+        client.give(delivery, proton.Delivery.MODIFIED, undeliverable=True)
+        b.pass_time(0.1, 0.05)
+        assert b.depth("q") == 0
+
+
+@pytest.mark.parametrize("asked", [None, [], 5, ["x"], [-1], [True], [1] * 1001])
+def test_a_request_that_cannot_be_says_what_it_takes(asked: Any) -> None:
+    with bench() as b:
+        b.queue("q")
+        status, text, _ = b.client(ADMIN).request("DELIVER", "queue", "q", {"sequences": asked})
+        assert status == 400
+        assert "sequence" in text
+
+
+def test_who_may_not_consume_may_not_let_messages_out_either() -> None:
+    with bench() as b:
+        filled(b, "a")
+        b.broker.enforce(rules("acl allow anonymous access method\nacl deny all consume queue\nacl allow all all\n"))
+        status, text, _ = ask(b, 1)
+        assert status == 403, text
+        assert b.client(ADMIN).request("DELIVER", "queue", "none", {"sequences": [1]})[0] == 404
+
+
+def test_a_cluster_with_an_older_member_has_no_messages_that_wait() -> None:
+    with bench(clustered=True) as b:
+        client = filled(b, "a", replicate="all")
+        link = client.receiver("q", credit=1)
+        defer(client, link, {DELAY: 60_000})
+        link.flow(1)
+        b.settle()
+        assert client.bodies(link) == ["a", "a"], "as in the release before"
+        status, text, _ = ask(b, 1)
+        assert (status, "machine version 5" in text) == (409, True)
