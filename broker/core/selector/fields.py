@@ -134,13 +134,10 @@ _STEPS: Final = {code: WIDTHS[code >> 4] + 1 for code in range(0x40, 0xA0)}
 
 
 def _value(data: bytes, position: int, stop: int) -> tuple[Value, int]:
-    """The value that begins here, and where it ends."""
+    """The value that begins here, and where it ends. It is none of `_READS`."""
     code = data[position]
     if code in _CONSTANTS:
         return _CONSTANTS[code], position + 1
-    read = _READS.get(code)
-    if read is not None:
-        return read(data, position + 1), position + _STEPS[code]
     if code in _TEXTS:
         text, position = Reader(data).value(position, stop, 0)
         return str(text), position
@@ -306,18 +303,27 @@ def _read_list(
 ) -> int:
     """Read the items that are wanted into their places. Returns the number at the index `counted`, 0 when there is none."""
     count, position = _contents(data, position, stop, _LISTS)
-    number = 0
+    number, steps = 0, _STEPS
     for index in range(min(count, max((*wanted, counted)) + 1)):
+        code = data[position]
         if index in wanted or index == counted:
-            raw, position = Reader(data).value(position, stop, 0)
+            raw: Any
+            if code in _NUMBERS:
+                raw, position = FIXED[code](data, position + 1), position + steps[code]
+            else:
+                raw, position = Reader(data).value(position, stop, 0)
             for place, meaning in wanted.get(index, ()):
                 values[place] = meaning(raw)
             if index == counted:
                 found = _number_or(0)(raw)
                 assert isinstance(found, int)
                 number = found
+        elif code in steps:
+            position += steps[code]
         else:
             position = skip(data, position, stop, 0)
+    if position > stop:
+        raise BadValue(f"a list ends at byte {position}, behind {stop} as its size says")
     return number
 
 
@@ -326,7 +332,7 @@ def _read_map(data: bytes, position: int, stop: int, wanted: dict[bytes, list[in
     count, position = _contents(data, position, stop, _MAPS)
     if count % 2:
         raise BadValue(f"a map has {count} keys and values, which is odd")
-    places_of, steps = wanted.get, _STEPS
+    places_of, steps, reads = wanted.get, _STEPS, _READS
     for _ in range(count // 2):
         if data[position] == _STRING_8:
             begin = position + 2
@@ -348,7 +354,11 @@ def _read_map(data: bytes, position: int, stop: int, wanted: dict[bytes, list[in
                 for place in places:
                     values[place] = text
         elif places is not None:
-            value, position = _value(data, position, stop)
+            if code in reads:
+                value: Value = reads[code](data, position + 1)
+                position += steps[code]
+            else:
+                value, position = _value(data, position, stop)
             for place in places:
                 values[place] = value
         elif code in steps:

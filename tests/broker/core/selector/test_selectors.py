@@ -391,3 +391,8 @@ def test_faults_in_what_is_not_asked_for_do_not_matter() -> None:
         assert Selector(text).takes(UNREADABLE[3])
     assert Selector("a = 1").takes(b"\x00\x53\x70\xc0\x02\x01\x43\x00\x53\x73\xc0\x02\x01\x41" + WHOLE)
     assert limits.MAX_SELECTOR_SECTION_BYTES == 1 << 16
+
+
+def test_a_field_that_does_not_end_within_its_section_is_not_read_from_the_next_one() -> None:
+    header, properties = b"\x00\x53\x70\xc0\x03\x02\x41\x70", b"\x00\x53\x73\x45"
+    assert not compiled("JMSPriority > 0").takes(header + properties)
