@@ -5,9 +5,10 @@ another one accepted (the failover, and in it the time until a daemon said that 
 kept ends the run with 1: a message lost or altered, two primaries in one epoch, a healthy primary that was moved, one that was
 not replaced. A wait above 250 ms while the primary serves is said, and does not: machines are busy with other things at times.
 
-Options: `--arbiter NAME`, `--fault WORDS` (those that contain them), `--rounds N`, `--brokers N`, `--quick` (short faults). It
-needs root, for network namespaces, and what the arbiters stand on. Brokers, daemons and clients have their defaults, but clients
-give up a broker that is silent for 1 s.
+Options: `--arbiter NAME`, `--fault WORDS` (those that contain them), `--rounds N`, `--brokers N`, `--quick` (short faults),
+`--control` (before each fault as long a time without one, and the longest wait in it: what the machine makes of it). It needs
+root, for network namespaces, and what the arbiters stand on. Brokers, daemons and clients have their defaults, but clients give
+up a broker that is silent for 1 s.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from tests.arbiters import faults
@@ -39,8 +41,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each is done (3)")
     parser.add_argument("--brokers", type=int, default=3, metavar="N", help="of how many brokers the cluster is (3)")
     parser.add_argument("--quick", action="store_true", help="faults that last some seconds, and not up to a minute")
+    parser.add_argument("--control", action="store_true", help="as long a time without a fault before each")
     options = parser.parse_args()
-    times = QUICK if options.quick else Times()
+    times = replace(QUICK if options.quick else Times(), control=options.control)
     kept = True
     with tempfile.TemporaryDirectory(prefix="understudy-arbiters-") as folder:
         print("the machine:", machine(Path(folder)), flush=True)

@@ -45,6 +45,8 @@ class Times:
     """For which a daemon is cut off, or two of three brokers are dead."""
     patience: float = 10.0
     """The daemons' --arbiter-patience."""
+    control: bool = False
+    """Whether each fault comes after a span as long as the longest of them in which nothing is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ class Arena:
             with Run(work) as self._run, _Detection(self.daemons) as detection:
                 run = self._run
                 run.wait_for(accepted=500)
+                control = self.go_on_for(self.times.control_plane) if self.times.control else None
                 happened = fault(self)
                 go_on(run)
                 primary = healthy(self.brokers, 120)
@@ -146,6 +149,10 @@ class Arena:
                 with redirect_stdout(io.StringIO()):
                     report = accounted(run, self.brokers.primary)
                 self._judge(outcome, happened, run, detection)
+                if control is not None and happened.served is not None:
+                    began_s, ended_s = happened.served
+                    before_s = max(control[0], control[1] - (ended_s - began_s))
+                    outcome.control_s = longest_s(run.gaps("producer"), before_s, control[1])
                 outcome.duplicated = report.duplicated
             moves = ask(primary.address, "QUERY", "history")["items"][len(before) :]
             if len(moves) != (happened.since_s is not None):

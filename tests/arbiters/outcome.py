@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from cli.verify.core.measures import Gap
 
-HEAD = """| arbiter | fault | rounds | wait while it serves | detection | failover | came twice | broken |
-|---|---|---|---|---|---|---|---|"""
+HEAD = """| arbiter | fault | rounds | wait while it serves | without the fault | detection | failover | came twice | broken |
+|---|---|---|---|---|---|---|---|---|"""
 
 
 @dataclass(slots=True)
@@ -18,6 +18,8 @@ class Outcome:
 
     wait_s: float | None = None
     """The longest time without an accept while the primary had to serve on."""
+    control_s: float | None = None
+    """The same in a span of the same length just before the fault, in which nothing was done: what the machine makes of it."""
     detection_s: float | None = None
     """Until a daemon said that the primary has failed."""
     failover_s: float | None = None
@@ -34,7 +36,7 @@ def longest_s(gaps: Iterable[Gap], from_s: float, until_s: float) -> float:
 def row(name: str, fault: str, outcomes: Sequence[Outcome]) -> str:
     """Median and longest of each time."""
     cells = [name, fault, str(len(outcomes))]
-    for times_s in ("wait_s", "detection_s", "failover_s"):
+    for times_s in ("wait_s", "control_s", "detection_s", "failover_s"):
         found = [value for outcome in outcomes if (value := getattr(outcome, times_s)) is not None]
         cells.append(f"{statistics.median(found):.2f} / {max(found):.2f} s" if found else "")
     cells += [str(sum(outcome.duplicated for outcome in outcomes)), str(sum(bool(outcome.broken) for outcome in outcomes))]

@@ -7,6 +7,7 @@ takes a broken promise for a kept one.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,7 @@ def test_no_fault_moves_a_primary_that_serves_or_keeps_one_that_cannot(name: str
                 assert place.play(every[fault]).broken == [], fault
         if name == "builtin":
             assert place.play(lambda place: Happened(since_s=place.go_on_for(0.1)[0])).broken == ["the primary moved 0 times: "]
+            place.times = replace(TIMES, control=True)
+            outcome = place.play(lambda place: Happened(place.go_on_for(0.1)))
+            assert outcome.broken == []
+            assert outcome.control_s is not None, "the span before it, in which nothing was done, has no longest wait"
