@@ -162,8 +162,8 @@ gone.extend(leave)
         "forgets the alternate exchange of a queue",
         "broker.sessions.dead_letters",
         "DeadLetters._alternates",
-        "return [queue for queue in found if queue is not node]",
-        "return []",
+        "queues=[queue for queue in found.queues if queue is not node]",
+        "queues=[]",
     ),
     "keeps-the-rejected": Bug(
         "leaves a rejected message on its queue too",

@@ -439,8 +439,8 @@ for _, waits in self._proposed:
         "gives a message for several queues to the first of them",
         "broker.sessions.routing",
         "route",
-        "return found",
-        "return found[:1]",
+        "return Routed(found, key, through)",
+        "return Routed(found[:1], key, through)",
     ),
     "forgets-the-star": Bug(
         "takes the star of a topic exchange's pattern for a word",
@@ -466,7 +466,7 @@ for _, waits in self._proposed:
     "accepts-at-the-first-log": Bug(
         "accepts a message for queues of two logs when one of them has it",
         "broker.sessions.routing",
-        "put",
+        "_done_when_committed",
         "outstanding = set(ledgers)",
         "ledgers = dict(list(ledgers.items())[:1]); outstanding = set(ledgers)",
     ),
