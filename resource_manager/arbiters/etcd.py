@@ -20,7 +20,7 @@ from twisted.internet.defer import Deferred, succeed
 
 from broker.options import Option, file, password_file, text
 from resource_manager.arbiters.leased import LeasedArbiter
-from resource_manager.arbiters.options import TIMES, endpoint, read, timeout, tls_files
+from resource_manager.arbiters.options import TIMES, read, timeout, tls_files
 from resource_manager.core import arbiter
 from resource_manager.core.arbiter import ArbiterSettings, Published
 from resource_manager.core.candidate import (
@@ -41,6 +41,7 @@ from resource_manager.core.candidate import (
     Resigned,
     Trouble,
 )
+from resource_manager.net.endpoints import endpoint
 from resource_manager.net.etcd import Access, EtcdClient, encoded, holder_of, revision_of
 from resource_manager.net.tls import Tls
 from resource_manager.net.web import StoreError

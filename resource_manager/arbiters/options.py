@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
 
 from broker.options import Option, file, number, seconds
 
@@ -75,25 +73,3 @@ def tls_files(store: str) -> tuple[Option, ...]:
         Option("certificate", file, None, "FILE", f"Certificate to show to {store}, in PEM form, above those between."),
         Option("key", file, None, "FILE", "Its private key. Default: it is in the same file."),
     )
-
-
-def endpoint(value: str, default_port: int, here: str) -> str:
-    """`https://host:port`, with that port if it has none; http is for loopback alone, for what is called `here`. ValueError."""
-    try:
-        url = urlsplit(value)
-        host, port = url.hostname or "", default_port if url.port is None else url.port
-    except ValueError:
-        host, port = "", 0
-    plain = f"{url.scheme}://{url.netloc}" if host else ""
-    if not host or url.scheme not in ("http", "https") or value.rstrip("/") != plain or url.username or not 0 < port < 65536:
-        raise ValueError(f"{value!r} is not an endpoint as https://host:{default_port}")
-    if url.scheme == "http" and not _is_loopback(host):
-        raise ValueError(f"{value}: over http a stranger could answer for {host}: use https, or {here}")
-    return f"{url.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

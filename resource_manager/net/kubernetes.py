@@ -1,14 +1,14 @@
-"""A client for the API server of Kubernetes, in Twisted's reactor, by treq: Leases and pods of one namespace.
+"""A client for the API server of Kubernetes, in Twisted's reactor, by treq: objects of one namespace.
 
 Life of a `KubernetesClient`: `call` makes one attempt, within one time-out; whoever calls tries again, after a pause of its own.
-The token is read anew for each attempt, because it is replaced in its file while it is in use. `watch` streams the changes of a
-Lease. `close` ends what is under way.
+The token is read anew for each attempt, because it is replaced in its file while it is in use. `list_all` reads all objects of a
+kind, by the page. `watch` streams their changes. `close` ends what is under way.
 
 Invariants: an answer is of the kind that was asked for, or it is none; no text has a token in it. Readings ask for no resource
 version, so they are not served from a copy that may be stale. A failed write is READ_ONLY: turns cannot be decided until one
 succeeds, even if readings do. What this account may not do is said as the verb and the resource that its Role lacks.
 
-Source: https://kubernetes.io/docs/reference/using-api/api-concepts/ (resource versions, watches, merge patches).
+Source: https://kubernetes.io/docs/reference/using-api/api-concepts/ (resource versions, watches, pages, merge patches).
 """
 
 from __future__ import annotations
@@ -24,11 +24,22 @@ from twisted.internet.defer import Deferred
 from resource_manager.core.candidate import Trouble
 from resource_manager.net.web import LONGEST_WAIT_S, Refused, StoreError, Web, parsed, said
 
-LEASE, POD = "Lease", "Pod"
-_PLACES = {LEASE: ("/apis/coordination.k8s.io/v1", "leases"), POD: ("/api/v1", "pods")}
-_METHODS = {"get": "GET", "list": "GET", "watch": "GET", "create": "POST", "update": "PUT", "patch": "PATCH"}
-_WRITES = ("create", "update", "patch")
+LEASE, POD, STATEFUL_SET, CLAIM = "Lease", "Pod", "StatefulSet", "PersistentVolumeClaim"
+_PLACES = {
+    LEASE: ("/apis/coordination.k8s.io/v1", "leases"),
+    POD: ("/api/v1", "pods"),
+    STATEFUL_SET: ("/apis/apps/v1", "statefulsets"),
+    CLAIM: ("/api/v1", "persistentvolumeclaims"),
+}
+_METHODS = {"get": "GET", "list": "GET", "watch": "GET", "create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
+_WRITES = ("create", "update", "patch", "delete")
 CONFLICT, NOT_FOUND, GONE = 409, 404, 410
+ADDED, MODIFIED, DELETED, BOOKMARK = "ADDED", "MODIFIED", "DELETED", "BOOKMARK"
+"""What an event of a watch says of its object; of a bookmark only the resource version counts."""
+PAGE, MOST = 25, 10_000
+"""Objects of a page, which have to fit into `web.MAX_ANSWER_BYTES`; and of all pages."""
+
+Thing = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,31 +59,45 @@ class KubernetesClient:
         self._server = server
         self._web = Web(reactor, timeout_s, tls)
 
-    def call(self, verb: str, kind: str, name: str = "", body: Any = None, **query: str) -> Deferred[dict[str, Any]]:
-        """One attempt; StoreError. `verb` is RBAC's; `body` the object, or for `patch` a JSON merge patch."""
+    def call(self, verb: str, kind: str, name: str = "", body: Any = None, **query: str) -> Deferred[Thing]:
+        """One attempt; StoreError. `verb` is RBAC's; `body` the object, for `patch` a JSON merge patch, for `delete` its
+        options, whose answer may be a Status."""
+        kinds = (f"{kind}List",) if verb == "list" else (kind, "Status") if verb == "delete" else (kind,)
 
-        async def attempt() -> dict[str, Any]:
+        async def attempt() -> Thing:
             answer = parsed(await self._web.whole(await self._send(verb, kind, name, body, query)))
-            if answer.get("kind") != (f"{kind}List" if verb == "list" else kind):
+            if answer.get("kind") not in kinds:
                 raise ValueError("the answer is not one of Kubernetes'")
             return answer
 
         return self._in_time(verb, kind, attempt)
 
-    def watch(self, name: str, on_change: Callable[[dict[str, Any], bool], None]) -> Deferred[str]:
-        """Call `on_change` with the Lease, and whether it is deleted: as it is now, and for each change. Fires with the reason
-        when the watch ends.
+    async def list_all(self, kind: str, **query: str) -> tuple[list[Thing], str]:
+        """All objects of a kind, and the resource version as of which they are. StoreError; that of a page which came too late
+        has the status GONE."""
+        found, after = list[Thing](), {"limit": str(PAGE)}
+        while True:
+            page = await self.call("list", kind, **query, **after)
+            found += page.get("items") or []
+            metadata = page["metadata"]
+            if not metadata.get("continue"):
+                return found, str(metadata["resourceVersion"])
+            if len(found) >= MOST:
+                raise StoreError(Trouble.AWAY, f"the namespace {self._server.namespace} has more than {MOST} {_PLACES[kind][1]}")
+            after = {"limit": str(PAGE), "continue": str(metadata["continue"])}
 
-        It begins at no version of our own: that of a Lease which nobody has changed for long may be gone from the history."""
-        query = {"watch": "true", "fieldSelector": f"metadata.name={name}", "allowWatchBookmarks": "true"}
+    def watch(self, kind: str, on_change: Callable[[Thing, str], None], **query: str) -> Deferred[str]:
+        """Call `on_change` with an object, and what the event says of it: from what there is now, or after the resource version
+        that `query` has. Fires with the reason when the watch ends."""
+        asked = {"watch": "true", "allowWatchBookmarks": "true", **query}
 
         async def begin() -> Any:
-            response = await self._send("watch", LEASE, "", None, query)
+            response = await self._send("watch", kind, "", None, asked)
             if response.code != 200:
                 await self._web.whole(response)
             return response
 
-        return self._web.stream(lambda: self._in_time("watch", LEASE, begin), lambda line: _watched(line, on_change))
+        return self._web.stream(lambda: self._in_time("watch", kind, begin), lambda line: _watched(line, on_change))
 
     def close(self) -> Deferred[None]:
         """End what is under way, and the connections."""
@@ -114,24 +139,20 @@ class KubernetesClient:
                 return StoreError(trouble, f"{server.url}: {said(error)}")
 
 
-def version_of(thing: dict[str, Any]) -> int:
+def version_of(thing: Thing) -> int:
     """The resource version of an object. They are numbers that grow with each change of the object. ValueError, KeyError."""
     return int(thing["metadata"]["resourceVersion"])
 
 
-def _watched(line: bytes, on_change: Callable[[dict[str, Any], bool], None]) -> str:
+def _watched(line: bytes, on_change: Callable[[Thing, str], None]) -> str:
     """Tell of the change in a line of a watch; why it has ended, "" when it has not."""
     told = parsed(line)
     thing = told.get("object")
     if not isinstance(thing, dict):
         raise ValueError("an event without an object")
     match told.get("type"):
-        case "ADDED" | "MODIFIED":
-            on_change(thing, False)
-        case "DELETED":
-            on_change(thing, True)
-        case "BOOKMARK":
-            pass
+        case "ADDED" | "MODIFIED" | "DELETED" | "BOOKMARK" as what:
+            on_change(thing, what)
         case "ERROR" if thing.get("code") == GONE:
             return f"the history that the watch needs is gone: {thing.get('message')}"
         case _:

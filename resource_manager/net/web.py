@@ -32,6 +32,8 @@ T = TypeVar("T")
 MAX_ANSWER_BYTES = 1 << 20
 LONGEST_WAIT_S = 60.0
 """A pause that a store, or what stands before it, asks for is kept up to this time."""
+ENDED = "the watch's connection has ended"
+"""The reason of a stream that whoever tells it, or the network, has ended without a word."""
 _IDLE_S = 30.0
 
 
@@ -226,7 +228,7 @@ class _Lines(Protocol):
                 return
             try:
                 why = why or (self._on_line(line) if line.strip() else "")
-            except (ValueError, TypeError, AttributeError):
+            except (ValueError, TypeError, KeyError, AttributeError):
                 why = "the watch tells what cannot be read"
         if why and not self.done.called:
             self.done.callback(why)
@@ -234,7 +236,7 @@ class _Lines(Protocol):
 
     def connectionLost(self, reason: Any = None) -> None:
         if not self.done.called:
-            self.done.callback("the watch's connection has ended")
+            self.done.callback(ENDED)
 
 
 @implementer(IPolicyForHTTPS)

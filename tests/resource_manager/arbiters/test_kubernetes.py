@@ -289,7 +289,11 @@ async def test_the_manifests_give_the_daemons_what_they_need_and_only_for_their_
     seen: list[str] = []
     other = Daemon(server, token, "rm-2", "understudy-invoices").begins()
     async with daemons(server, token, "understudy-orders", "rm-1") as [daemon]:
-        daemon.arbiter._client.watch("understudy-orders", lambda lease, _: seen.append(lease["metadata"]["name"]))
+        daemon.arbiter._client.watch(
+            "Lease",
+            lambda lease, what: None if what == "BOOKMARK" else seen.append(lease["metadata"]["name"]),
+            fieldSelector="metadata.name=understudy-orders",
+        )
         await until(lambda: bool(seen))
         await until(daemon.has_turn)
     assert set(seen) == {"understudy-orders"}

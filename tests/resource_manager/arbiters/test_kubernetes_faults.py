@@ -89,7 +89,7 @@ async def faced(server: Any, token: Path, lines: list[str], fault: str) -> None:
         async def ready() -> None:
             await until(lambda: proxy.read_first is not None)
             moved_on = server.change("leases", lease, {"metadata": {"labels": {"read": "before"}}})
-            await until(lambda: daemon.arbiter._version >= int(moved_on["metadata"]["resourceVersion"]))
+            await until(lambda: daemon.arbiter._lease.version >= int(moved_on["metadata"]["resourceVersion"]))
 
         stale = fault == "stale read"  # of which a write by a version is none: the turn that it gives is one
         await stand(proxy, daemon, fault, FAULTS[fault], lines, ready=ready, in_writes=fault in IN_WRITES, still_decides=stale)
@@ -169,9 +169,12 @@ async def test_a_watch_is_told_of_changes_past_bookmarks_and_why_it_ended(stand_
     arbiter: Any = arbiters.make("kubernetes", ArbiterSettings("watched", options_of(stand_in.url, token)), reactor, "rm-1")
     seen, ended = list[tuple[str, bool]](), list[str]()
     client = arbiter._client  # without the arbiter's own writes
-    client.watch("watched", lambda lease, gone: seen.append((lease["spec"].get("holderIdentity", ""), gone))).addCallback(
-        ended.append
-    )
+
+    def sees(lease: dict[str, Any], what: str) -> None:
+        if what != "BOOKMARK":
+            seen.append((lease["spec"].get("holderIdentity", ""), what == "DELETED"))
+
+    client.watch("Lease", sees, fieldSelector="metadata.name=watched").addCallback(ended.append)
     await until(lambda: seen == [("", False)])
     await time_passes(0.5)  # in which bookmarks come
     stand_in.change("leases", "watched", {"spec": {"holderIdentity": "a"}})

@@ -1,0 +1,214 @@
+"""A Lease of Kubernetes that one of several daemons holds at a time.
+
+Life of a `Lease`: `mark` makes it if there is none, and writes an annotation into it, so that it is known whether this daemon may.
+`take` writes this daemon's record into it when nobody's counts, by the resource version that was read: of two that do, one gets a
+conflict and reads again. `renew` writes the record anew. A Lease whose spec has not changed for its duration, by this daemon's own
+clock, is free (`core.observed`). `give_up` takes this daemon's name out.
+
+Invariants: no answer counts that is older than one before; a record that is this daemon's and was found, not written, is renewed
+before it counts, so that no turn runs longer than others wait for it; times of the machine's clock are written for people alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from resource_manager.core.candidate import Trouble
+from resource_manager.core.observed import Observed, Record
+from resource_manager.net.kubernetes import CONFLICT, LEASE, NOT_FOUND, KubernetesClient, version_of
+from resource_manager.net.web import StoreError
+
+_ATTEMPTS = 3
+_REACHED_BY = "understudy/reached-by"
+
+Thing = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOf:
+    """The Lease's name; who this daemon is in it, as no other is or was; for how long its record counts after a renewal."""
+
+    name: str
+    identity: str
+    ttl_s: int
+
+
+class Lease:
+    """See the module. `clock` gives the daemon's own time in seconds. Calls raise StoreError."""
+
+    def __init__(self, client: KubernetesClient, of: LeaseOf, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._of = of
+        self._clock = clock
+        self._observed = Observed()
+        self._known: Thing | None = None
+        self._version = 0
+        self._marks = 0
+
+    @property
+    def name(self) -> str:
+        """Of the object."""
+        return self._of.name
+
+    @property
+    def identity(self) -> str:
+        """Who this daemon is in it."""
+        return self._of.identity
+
+    @property
+    def ttl_s(self) -> int:
+        """For how long a record counts after its renewal."""
+        return self._of.ttl_s
+
+    @property
+    def version(self) -> int:
+        """The newest that was seen."""
+        return self._version
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known as it is now."""
+        return self._known is not None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the record that was seen last is this daemon's."""
+        return self._observed.record.holder == self._of.identity
+
+    @property
+    def holder(self) -> str:
+        """Who holds it by what is known; "" for nobody."""
+        return self._observed.holder(self._clock())
+
+    async def mark(self) -> None:
+        """Make the Lease if there is none; leave a mark in it, which says that this daemon can."""
+        try:
+            await self.read()
+        except StoreError as error:
+            if error.status != NOT_FOUND:
+                raise
+            empty = {"apiVersion": "coordination.k8s.io/v1", "kind": LEASE, "metadata": {"name": self._of.name}, "spec": {}}
+            try:
+                self.sees(await self._client.call("create", LEASE, body=empty))
+            except StoreError as other:
+                if other.status != CONFLICT:
+                    raise
+                await self.read()
+        self._marks += 1
+
+        def marked(lease: Thing) -> Thing:
+            notes = lease["metadata"].get("annotations") or {}
+            mark = {_REACHED_BY: f"{self._of.identity} {self._marks}"}
+            return lease | {"metadata": lease["metadata"] | {"annotations": notes | mark}}
+
+        await self._change(marked)
+
+    async def take(self) -> bool:
+        """Write this daemon's record, unless another's counts. Whether it was written."""
+        return await self._change(self._taken)
+
+    async def renew(self) -> bool:
+        """Read, and write the record anew when it is this daemon's. What is not this daemon's any more has expired here, too."""
+        if not self.is_ours:
+            await self.read()
+        return await self._change(self._renewed)
+
+    async def give_up(self) -> None:
+        """Take this daemon's name out."""
+        await self._change(self._given_up)
+
+    async def read(self) -> Thing:
+        """As it is now."""
+        try:
+            return self.sees(await self._client.call("get", LEASE, self._of.name))
+        except StoreError as error:
+            raise self._gone(error) from None
+
+    def sees(self, lease: Thing) -> Thing:
+        """Take note of the Lease as it is now. StoreError when it is older than what was known."""
+        if lease.get("kind") != LEASE or lease["metadata"]["name"] != self._of.name:
+            raise ValueError("the answer is another object")
+        version = version_of(lease)
+        if version < self._version:
+            raise StoreError(
+                Trouble.AWAY,
+                f"a stale answer, of resource version {version} after {self._version}; if the cluster of Kubernetes was restored "
+                "from a backup, restart this daemon",
+            )
+        record = _record(lease.get("spec") or {})
+        self._known, self._version = lease, version
+        self._observed.sees(record, self._clock())
+        return lease
+
+    def is_gone(self, version: int) -> None:
+        """It was deleted, as of this version."""
+        self._version, self._known = version, None
+
+    # ---- what is written
+
+    def _taken(self, lease: Thing) -> Thing | None:
+        """With this daemon's record, unless another's counts."""
+        spec, now = lease.get("spec") or {}, _now()
+        if self.holder not in ("", self._of.identity):
+            return None
+        taken = {"leaseDurationSeconds": self._of.ttl_s, "renewTime": now}
+        if not self.is_ours:
+            taken |= {"holderIdentity": self._of.identity, "acquireTime": now}
+            taken["leaseTransitions"] = self._observed.record.transitions + 1
+        return lease | {"spec": spec | taken}
+
+    def _renewed(self, lease: Thing) -> Thing | None:
+        if not self.is_ours:
+            return None
+        return lease | {"spec": lease["spec"] | {"leaseDurationSeconds": self._of.ttl_s, "renewTime": _now()}}
+
+    def _given_up(self, lease: Thing) -> Thing | None:
+        """Without a holder; the transitions stay."""
+        if not self.is_ours:
+            return None
+        spec = {field: value for field, value in lease["spec"].items() if field != "holderIdentity"}
+        return lease | {"spec": spec | {"leaseDurationSeconds": 1, "renewTime": _now()}}
+
+    async def _change(self, change: Callable[[Thing], Thing | None]) -> bool:
+        """Write the Lease as `change` makes it of what is known, by its version; read it again after a conflict. False when
+        `change` wants nothing written any more."""
+        for _ in range(_ATTEMPTS):
+            known = self._known or await self.read()
+            wanted = change(known)
+            if wanted is None:
+                return False
+            try:
+                self.sees(await self._client.call("update", LEASE, self._of.name, wanted))
+            except StoreError as error:
+                self._known = None  # without an answer it may have been written
+                if error.status != CONFLICT:
+                    raise self._gone(error) from None
+                conflict = error
+            else:
+                return True
+        raise conflict
+
+    def _gone(self, error: StoreError) -> StoreError:
+        """What that error means for the lease."""
+        if error.status != NOT_FOUND:
+            return error
+        return StoreError(Trouble.LEASE_GONE, f"the Lease is not there: {error}", status=NOT_FOUND)
+
+
+def _record(spec: Thing) -> Record:
+    """What counts of a Lease's spec."""
+    return Record(
+        str(spec.get("holderIdentity") or ""),
+        float(spec.get("leaseDurationSeconds") or 0),
+        str(spec.get("renewTime") or ""),
+        str(spec.get("acquireTime") or ""),
+        int(spec.get("leaseTransitions") or 0),
+    )
+
+
+def _now() -> str:
+    """The machine's clock, as a Lease has it: with a fraction of a second, always."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,142 @@
+"""A copy of all objects of one kind in a namespace of Kubernetes, kept up to date.
+
+Life of a `Mirror`: `start` lists the objects, then watches their changes from that list's resource version on, and goes on from the
+version of the last event or bookmark when the server ends the watch, as it is asked to after `watch_s`. Whatever else ends a watch
+(410, an event that cannot be read, nothing at all for `silence_s`, a refusal) leads to a new list, after a pause that doubles while
+lists fail. In any case all is listed anew every `relist_s`: a watch that tells nothing, and says so of itself, is not believed for
+longer. `stop` ends it.
+
+Invariant: `things` is what one list told and its watch has told since; what is seen may be old, so whoever writes by it says which
+version he has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.internet.task import deferLater
+
+from resource_manager.net.kubernetes import BOOKMARK, DELETED, KubernetesClient, Thing
+from resource_manager.net.web import ENDED, StoreError
+
+FIRST_S, MOST_S = 0.5, 10.0
+"""The pause after a list that failed, at first and at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """In seconds: see the module."""
+
+    relist_s: float = 60.0
+    watch_s: int = 30
+    silence_s: float = 45.0
+
+
+class Mirror:
+    """See the module. `keep` makes what is kept of an object; `on_change` is called after each change. `query` selects."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        client: KubernetesClient,
+        kind: str,
+        keep: Callable[[Thing], Thing],
+        on_change: Callable[[], None],
+        times: Times,
+        **query: str,
+    ) -> None:
+        self._reactor = reactor
+        self._client = client
+        self.kind = kind
+        self._keep = keep
+        self._on_change = on_change
+        self._times = times
+        self._query = query
+        self.things: dict[str, Thing] = {}
+        """By name."""
+        self.listed_s: float | None = None
+        """When a list has succeeded last."""
+        self.why = "it was not listed yet"
+        """Why it may be old; "" when the last list has succeeded."""
+        self.lists = 0
+        self._version = ""
+        self._watching: Deferred[str] | None = None
+        self._heard: Callable[[], None] = lambda: None
+        self._running: Deferred[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._running = ensureDeferred(self._run())
+        self._running.addErrback(lambda failure: failure.trap(CancelledError))
+
+    def stop(self) -> None:
+        """End."""
+        if self._running is not None:
+            self._running.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def _run(self) -> None:
+        pause_s = FIRST_S
+        while True:
+            try:
+                await self._list()
+            except (StoreError, KeyError, TypeError, ValueError, AttributeError) as error:
+                self.why = str(error) if isinstance(error, StoreError) else "a list that is not one of Kubernetes'"
+                self._on_change()
+                await self._pause(max(pause_s, getattr(error, "wait_s", 0.0)))
+                pause_s = min(2 * pause_s, MOST_S)
+                continue
+            pause_s = FIRST_S
+            until_s = self._now_s() + self._times.relist_s
+            while self._now_s() < until_s and await self._watch(until_s) == ENDED:
+                await self._pause(FIRST_S / 5)
+            await self._pause(FIRST_S / 5)
+
+    async def _list(self) -> None:
+        found, self._version = await self._client.list_all(self.kind, **self._query)
+        self.things = {str(thing["metadata"]["name"]): self._keep(thing) for thing in found}
+        self.listed_s, self.why = self._now_s(), ""
+        self.lists += 1
+        self._on_change()
+
+    async def _watch(self, until_s: float) -> str:
+        """Until it ends, is silent for too long, or all is to be listed again. Why it has ended."""
+        query = {"resourceVersion": self._version, "timeoutSeconds": str(self._times.watch_s), **self._query}
+        watching = self._watching = self._client.watch(self.kind, self._sees, **query)
+        relist = self._reactor.callLater(max(until_s - self._now_s(), 0.0), watching.cancel)
+        silence = self._reactor.callLater(self._times.silence_s, watching.cancel)
+
+        def heard() -> None:
+            if silence.active():
+                silence.reset(self._times.silence_s)
+
+        self._heard = heard
+        try:
+            return await watching
+        finally:
+            self._watching = None
+            for timer in (relist, silence):
+                if timer.active():
+                    timer.cancel()
+
+    def _sees(self, thing: Thing, what: str) -> None:
+        self._heard()
+        self._version = str(thing["metadata"]["resourceVersion"])
+        if what == BOOKMARK:
+            return
+        name = str(thing["metadata"]["name"])
+        if what == DELETED:
+            self.things.pop(name, None)
+        else:
+            self.things[name] = self._keep(thing)
+        self._on_change()
+
+    def _pause(self, delay_s: float) -> Deferred[None]:
+        return deferLater(self._reactor, delay_s, lambda: None)
+
+    def _now_s(self) -> float:
+        return float(self._reactor.seconds())
