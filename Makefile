@@ -37,10 +37,10 @@ test: ## everything that must hold, in WORKERS=3 processes; ends with pytest's c
 	$(TOX) -q -e tests --notest
 	$(TOX) -qq -e tests --skip-pkg-install -- $(AT_ONCE) --cover-cores
 
-test-kubernetes: ## the arbiter for Kubernetes against a real API server (KUBE_APISERVER=path of kube-apiserver)
+test-kubernetes: ## the arbiter for Kubernetes, and qpid-scaledown, against a real API server (KUBE_APISERVER=path of kube-apiserver)
 	@[[ -x "$${KUBE_APISERVER:-}" ]] || { echo "test-kubernetes: give KUBE_APISERVER=path of a kube-apiserver that runs here (docs/howto/kubernetes.md says how to get one)" >&2; exit 2; }
 	$(TOX_READY)
-	KUBE_APISERVER=$$(realpath "$$KUBE_APISERVER") $(TOX) -q -e tests -- tests/resource_manager/arbiters/test_kubernetes.py tests/resource_manager/arbiters/test_kubernetes_faults.py
+	KUBE_APISERVER=$$(realpath "$$KUBE_APISERVER") $(TOX) -q -e tests -- tests/resource_manager/arbiters/test_kubernetes.py tests/resource_manager/arbiters/test_kubernetes_faults.py tests/cli/test_scaledown_namespace.py
 
 TROUBLES ?=
 test-pacemaker: ## a real Pacemaker cluster of three in namespaces: 20 moves, kill, cut, ... (root; TROUBLES="moves cut")

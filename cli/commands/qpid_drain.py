@@ -22,6 +22,8 @@ from cli.drain.sides import Clock, Side
 from cli.output import count, show_json
 
 NAME = "qpid-drain"
+MOST_END_BYTES = 4096
+"""The longest termination message that Kubernetes keeps."""
 
 
 @click.command(context_settings=options.CONTEXT)
@@ -40,6 +42,12 @@ NAME = "qpid-drain"
     multiple=True,
     metavar="URL",
     help="Target: the broker, or all brokers of its cluster. Repeat it to spread the queues over several targets.",
+)
+@click.option(
+    "--end-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write the last event to FILE, as JSON of at most 4 KiB: for the termination message of a pod.",
 )
 @click.option(
     "--cancel", is_flag=True, help="Cancel the drain: the source keeps the messages that have not moved, and serves again."
@@ -79,14 +87,14 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
     """
     check, deadline_s, spread_s = given.pop("check"), given.pop("deadline"), given.pop("spread")
     rate = given.pop("rate")
-    store, deletes = given.pop("store"), given.pop("delete_released")
+    store, deletes, end_file = given.pop("store"), given.pop("delete_released"), given.pop("end_file")
     _must_make_sense(words, source, store, deletes=deletes)
     leaving = options.target(given | {"broker": source or "localhost"}, admin=True, name="from")
     if words:
         _status(leaving, form)
         return
     if given.pop("cancel"):
-        if check or deletes or deadline_s is not None or rate is not None:
+        if check or deletes or end_file or deadline_s is not None or rate is not None:
             raise click.UsageError("--cancel goes with --from or --store, --to, and the options of a connection")
         _cancel(leaving, store, targets, given, form)
         return
@@ -111,7 +119,7 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
             if isinstance(left, Orphan):
                 await left.start()
                 if mark is not None and left.is_released(mark):
-                    return None, Result(drain=str(mark["drain"]), empty=True)
+                    return None, Result(drain=str(mark["drain"]), empty=True, queues=list(mark["queues"]))
             if check:
                 found = await drain.look(), None
             else:
@@ -137,7 +145,7 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
     if result is None:
         _show_plan(plan, form)
     else:
-        _show_result(result, form)
+        _show_result(result, form, end_file)
 
 
 def _must_make_sense(words: tuple[str, ...], source: str | None, store: Path | None, *, deletes: bool) -> None:
@@ -279,10 +287,12 @@ def _show_plan(plan: Any, form: str) -> None:
         sys.exit(endings.REFUSED)
 
 
-def _show_result(result: Result, form: str) -> None:
+def _show_result(result: Result, form: str, end_file: Path | None) -> None:
+    refused = [{"queue": queue, "sequence": sequence or None, "why": why} for queue, sequence, why in result.refused]
+    facts = {"drain": result.drain, "moved": result.moved, "left": result.left, "empty": result.empty, "refused": refused}
+    if end_file is not None:
+        _write_end(end_file, {"event": "end"} | facts, result.queues)
     if form == "json":
-        refused = [{"queue": queue, "sequence": sequence or None, "why": why} for queue, sequence, why in result.refused]
-        facts = {"drain": result.drain, "moved": result.moved, "left": result.left, "empty": result.empty, "refused": refused}
         click.echo(json.dumps({"event": "end"} | facts))
     else:
         for queue, sequence, why in result.refused:
@@ -293,6 +303,18 @@ def _show_result(result: Result, form: str) -> None:
         sys.exit(endings.UNFINISHED)
     if not result.empty:
         sys.exit(endings.REFUSED)
+
+
+def _write_end(path: Path, facts: dict[str, Any], queues: list[dict[str, Any]]) -> None:
+    """With the sums over all queues, and as many of the refused messages as fit."""
+    sums = {"queues": len(queues), "messages": sum(int(each["moved"]) + int(each["known"]) for each in queues)}
+    facts |= sums | {"bytes": sum(int(each["bytes"]) for each in queues), "refusals": len(facts["refused"])}
+    while len(text := json.dumps(facts)) > MOST_END_BYTES:
+        facts["refused"] = facts["refused"][: len(facts["refused"]) // 2]
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise endings.Refused(f"the last event cannot be written to {path}: {error.strerror}") from None
 
 
 def main() -> None:

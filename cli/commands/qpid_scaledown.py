@@ -1,28 +1,39 @@
 """`qpid-scaledown`: drain the stores of brokers that are not wanted any more, and give those back that are wanted again.
 
-A daemon, or with `--once` a command for cron. It prints a line for each event, with `--format json` as JSON. Killed at any time
-it leaves nothing undone that the next one does not see (docs/adr/0044).
+A daemon, or with `--once` a command for cron. It sees stores in a folder, or in the claims of StatefulSets (`--namespace`). It
+prints a line for each event, with `--format json` as JSON. Killed at any time it leaves nothing undone that the next one does not
+see (docs/adr/0044, docs/adr/0053).
 """
 
 from __future__ import annotations
 
 import json
+import os
+import socket
+import uuid
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from broker.options import SettingsError
 from cli import endings, options
 
+if TYPE_CHECKING:
+    from cli.scaledown.place import Place
+
 NAME = "qpid-scaledown"
+_FOLDER = {"stores": "--stores", "replicas": "--replicas-file", "name": "--name"}
+_KUBERNETES = {"server": "--api-server", "token_file": "--api-token-file", "ca_file": "--api-ca-file"}
+_CALL_S = 10.0
+"""The time for one call of the API server."""
 
 
 @click.command(context_settings=options.CONTEXT)
 @click.option(
     "--stores",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    required=True,
     metavar="FOLDER",
     help="Folder with the stores, each in a folder NAME-0, NAME-1, ...",
 )
@@ -31,71 +42,168 @@ NAME = "qpid-scaledown"
     "--replicas-file",
     "replicas",
     type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
     metavar="FILE",
     help="File with the wanted number of brokers. It is read at each poll.",
 )
 @click.option(
-    "--brokers",
-    required=True,
-    metavar="ADDRESS",
-    help="Address of broker N: host:port, with {ordinal} or {5672+ordinal} for its number.",
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    metavar="NAME",
+    help="Instead of --stores: a namespace of Kubernetes. Stores are the volumes of its StatefulSets that have the label "
+    "understudy/scale-down=yes. Repeat it for several namespaces.",
 )
 @click.option(
-    "--to", "targets", multiple=True, required=True, metavar="URL", help="Target of the messages, as in qpid-drain --to."
+    "--brokers",
+    metavar="ADDRESS",
+    help="Address of broker N: host:port, with {ordinal} or {5672+ordinal} for its number. [--namespace: by the set's Service]",
 )
-@click.option("--parallel", type=click.IntRange(1, 64), default=1, metavar="N", help="Number of stores drained at a time. [1]")
+@click.option("--to", "targets", multiple=True, metavar="URL", help="Target of the messages, as in qpid-drain --to.")
+@click.option(
+    "--parallel", type=click.IntRange(1, 64), default=1, metavar="N", help="Number of stores drained at a time, of each set. [1]"
+)
 @click.option("--poll", type=click.FloatRange(0.1, 60), default=5.0, metavar="SECONDS", help="Time between two polls. [5]")
-@click.option("--delete-released", is_flag=True, help="Delete a store when it is empty and released.")
+@click.option("--delete-released", is_flag=True, help="Delete a store, or its claim, when it is empty and released.")
 @click.option("--once", is_flag=True, help="Poll once and end: exit code 0 if nothing is left to drain, 1 if something is.")
 @click.option("--probe-port", type=click.IntRange(0, 65535), metavar="PORT", help="Answer GET /livez on this port.")
+@click.option("--api-server", "server", metavar="URL", help="API server, as https://host:6443. [default: the one of the pod]")
+@click.option(
+    "--api-token-file",
+    "token_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File with the bearer token. [default: the one of the pod]",
+)
+@click.option(
+    "--api-ca-file",
+    "ca_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Certificates of its authorities. [default: the one of the pod]",
+)
 @partial(options.connection_options, without=("broker",))
 @click.version_option(options.VERSION, prog_name=NAME)
-def command(stores: Path, replicas: Path, targets: tuple[str, ...], form: str, **given: Any) -> None:
+def command(form: str, **given: Any) -> None:
     """Drain the stores of brokers that are no longer wanted: with N wanted brokers, the stores numbered N and above.
 
     \b
     echo 3 > replicas
     qpid-scaledown --stores /var/lib/understudy --replicas-file replicas --brokers 10.0.0.1:{5672+ordinal} --to 10.0.0.1:5672
+    qpid-scaledown --namespace shop          on Kubernetes: the wanted number is the replicas of each StatefulSet
 
     The highest number is drained first. Nothing is drained while the wanted number is 0. If a store is wanted again, its drain
     is cancelled when its broker runs. A wanted broker that does not run is left alone: it may be restarting. Of several
     controllers, one acts.
     """
-    own = {name: given.pop(name) for name in ("name", "brokers", "parallel", "poll", "delete_released", "once", "probe_port")}
-    for url in targets:
+    own = {name: given.pop(name) for name in (*_FOLDER, *_KUBERNETES, "namespaces", "brokers", "targets")}
+    how = {name: given.pop(name) for name in ("parallel", "poll", "delete_released", "once", "probe_port")}
+    _must_make_sense(own)
+    for url in own["targets"]:
         options.target(given | {"broker": url}, admin=True, name="to")  # whether it can be
-    from cli.scaledown.controller import address_of, words_of
+    from cli.scaledown.place import address_of, words_of
 
-    if address_of(own["brokers"], 1) == own["brokers"]:
-        raise click.UsageError("--brokers needs {ordinal}, or {5672+ordinal}, where the number of a broker stands")
-    options.target(given | {"broker": address_of(own["brokers"], 1)}, admin=True, name="brokers")
+    if own["brokers"] is not None:
+        if address_of(own["brokers"], 1) == own["brokers"]:
+            raise click.UsageError("--brokers needs {ordinal}, or {5672+ordinal}, where the number of a broker stands")
+        example = address_of(own["brokers"], 1, set="s", namespace="n")
+        options.target(given | {"broker": example}, admin=True, name="brokers")
     flags = [(option.flags[0], given.get(option.field)) for option in options.CONNECTION if option.field != "broker"]
-    words = words_of([*flags, ("--config", given.get("config"))])
+    how |= {
+        "words": words_of([*flags, ("--config", given.get("config"))]),
+        "target_of": lambda address: options.target(given | {"broker": address}, admin=True, name="brokers"),
+        "tell": _teller(form),
+    }
 
     async def run(reactor: Any) -> bool:
-        from cli.scaledown.controller import Controller, Settings
+        from twisted.internet.defer import Deferred, FirstError, ensureDeferred, gatherResults
 
-        settings = Settings(
-            stores=stores,
-            name=own["name"],
-            replicas=replicas,
-            brokers=own["brokers"],
-            to=targets,
-            parallel=own["parallel"],
-            poll_s=own["poll"],
-            delete_released=own["delete_released"],
-            target_of=lambda address: options.target(given | {"broker": address}, admin=True, name="brokers"),
-            words=words,
-        )
-        controller = Controller(reactor, settings, _teller(form), own["once"])
-        reactor.addSystemEventTrigger("before", "shutdown", controller.close)
-        if own["probe_port"] is not None:
-            _answer_probes(reactor, own["probe_port"], lambda: controller.alive)
-        return await controller.run()
+        from cli.scaledown.controller import Controller
+
+        places = _namespaces(reactor, own, how) if own["namespaces"] else [_folder(reactor, own, how)]
+        acting = [
+            Controller(reactor, place, how["tell"], parallel=how["parallel"], poll_s=how["poll"], once=how["once"])
+            for place in places
+        ]
+        for each in acting:
+            reactor.addSystemEventTrigger("before", "shutdown", each.close)
+        if how["probe_port"] is not None:
+            _answer_probes(reactor, how["probe_port"], lambda: all(each.alive for each in acting))
+        try:
+            done = await gatherResults([ensureDeferred(each.run()) for each in acting], consumeErrors=True)
+        except FirstError as error:
+            error.subFailure.raiseException()
+            raise
+        if any(each.closed for each in acting):
+            await Deferred()  # a signal has come, and ends the reactor
+        return all(done)
 
     if not endings.run(run):
         raise endings.Refused("something is left to be done: the events say what")
+
+
+def _must_make_sense(own: dict[str, Any]) -> None:
+    """UsageError, unless it is said where the stores are, and nothing else."""
+    folder, kubernetes = ([flag for name, flag in flags.items() if own[name]] for flags in (_FOLDER, _KUBERNETES))
+    if own["namespaces"]:
+        if folder:
+            raise click.UsageError(f"{folder[0]} is for stores in a folder, and --namespace for those in Kubernetes: give one")
+        if len(set(own["namespaces"])) < len(own["namespaces"]):
+            raise click.UsageError("a --namespace is given twice")
+        return
+    if kubernetes:
+        raise click.UsageError(f"{kubernetes[0]} goes with --namespace")
+    flags = _FOLDER | {"brokers": "--brokers", "targets": "--to"}
+    needed = [flag for name, flag in flags.items() if name != "name" and not own[name]]
+    if needed:
+        raise click.UsageError(f"{needed[0]} is needed, or --namespace: which stores are looked after")
+
+
+def _folder(reactor: Any, own: dict[str, Any], how: dict[str, Any]) -> Place:
+    from cli.scaledown.folder import Folder, Settings
+
+    settings = Settings(
+        stores=own["stores"],
+        name=own["name"],
+        replicas=own["replicas"],
+        brokers=own["brokers"],
+        to=own["targets"],
+        delete_released=how["delete_released"],
+        target_of=how["target_of"],
+        words=how["words"],
+    )
+    return Folder(reactor, settings, how["tell"], once=how["once"])
+
+
+def _namespaces(reactor: Any, own: dict[str, Any], how: dict[str, Any]) -> list[Place]:
+    """A place for each. SettingsError, Refused."""
+    try:
+        from cli.scaledown.namespace import LEASE_NAME, LEASE_S, Namespace, Settings
+        from resource_manager.net.api_access import ACCOUNT, access, object_name, server
+        from resource_manager.net.kubernetes import KubernetesClient, Server
+        from resource_manager.net.lease import Lease, LeaseOf
+    except ModuleNotFoundError as error:
+        raise endings.Refused(f"{error}: --namespace needs an extra: pip install 'understudy[kubernetes]'") from None
+    try:
+        names = [object_name(name) for name in own["namespaces"]]
+        values: dict[str, Any] = {name: own[name] for name in _KUBERNETES} | {"certificate": None, "key": None}
+        values |= {"namespace": names[0], "server": None if own["server"] is None else server(own["server"])}
+        there = access(values, os.environ, ACCOUNT, "--api-server https://host:6443")
+    except ValueError as error:
+        raise SettingsError(f"the API server of Kubernetes: {error}") from None
+    found: list[Place] = []
+    for name in names:
+        client = KubernetesClient(reactor, Server(there.url, name, there.token), _CALL_S, there.tls)
+        lease = Lease(client, LeaseOf(LEASE_NAME, f"{socket.gethostname()}_{uuid.uuid4()}", LEASE_S), reactor.seconds)
+        settings = Settings(
+            namespace=name,
+            brokers=own["brokers"] or "",
+            to=own["targets"],
+            delete_released=how["delete_released"],
+            target_of=how["target_of"],
+            words=how["words"],
+        )
+        found.append(Namespace(reactor, client, lease, settings, how["tell"], once=how["once"]))
+    return found
 
 
 def _teller(form: str) -> Any:

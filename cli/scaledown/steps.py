@@ -1,11 +1,12 @@
-"""What is to be done about the stores of brokers, from what is seen of them and how many are wanted. Pure.
+"""What is to be done about the stores of brokers, from what is seen of them and which are wanted. Pure.
 
-Brokers have numbers from 0 on, their ordinals. Those from the wanted number on are to go, highest first: their stores are
-orphans. What is seen is all that counts: nothing is remembered but when a step that has failed may be tried again. So whoever
-looks next, after whatever end of the last one, decides the same.
+Brokers have numbers, their ordinals. Those that are wanted follow one another, from 0 on or from where somebody says. The
+others are to go, highest first: their stores are orphans. What is seen is all that counts: nothing is remembered but when a
+step that has failed may be tried again. So whoever looks next, after whatever end of the last one, decides the same.
 
-Invariants: nothing is done to an orphan when no broker is wanted, for nobody could take its messages; the store of a broker that
-is wanted is never opened, for its broker may be about to; no more than `parallel` drains are under way by what is decided here.
+Invariants: nothing is done to an orphan when no broker is wanted, for nobody could take its messages; the store of a broker
+that is wanted is never opened, for its broker may be about to; no more than `parallel` drains are under way by what is decided
+here.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Do(Enum):
 @dataclass(frozen=True, slots=True)
 class Store:
     """What is seen of a store. `released`: its log says that all of it was moved; `leaves`: its broker answers, and leaves;
-    `work`: what is under way; `waits`: the last step has failed, and it is not time for another."""
+    `work`: what is under way; `waits`: something has it, or the last step has failed: it is not time for another."""
 
     ordinal: int
     released: bool = False
@@ -38,15 +39,15 @@ class Store:
     waits: bool = False
 
 
-def decide(wanted: int | None, stores: Iterable[Store], parallel: int) -> list[tuple[Do, int]]:
-    """The steps to begin now, each with the ordinal of its store. `wanted` None: it is not known."""
+def decide(wanted: range | None, stores: Iterable[Store], parallel: int) -> list[tuple[Do, int]]:
+    """The steps to begin now, each with the ordinal of its store. `wanted`: these ordinals; None: it is not known which."""
     steps: list[tuple[Do, int]] = []
     if wanted is None:
         return steps
     known = sorted(stores, key=lambda store: -store.ordinal)
-    drains = sum(store.work is Do.DRAIN for store in known)
+    drains = sum(store.work in (Do.DRAIN, Do.STOP) for store in known)
     for store in known:
-        orphan = 0 < wanted <= store.ordinal
+        orphan = bool(wanted) and store.ordinal not in wanted
         if store.work is Do.DRAIN and not orphan:
             steps.append((Do.STOP, store.ordinal))
         elif store.work is not None or store.waits:
@@ -54,13 +55,15 @@ def decide(wanted: int | None, stores: Iterable[Store], parallel: int) -> list[t
         elif orphan and not store.released and drains < parallel:
             drains += 1
             steps.append((Do.DRAIN, store.ordinal))
-        elif store.ordinal < wanted and store.leaves:
+        elif store.ordinal in wanted and store.leaves:
             steps.append((Do.CALL_OFF, store.ordinal))
     return steps
 
 
-def is_done(wanted: int | None, stores: Iterable[Store]) -> bool:
+def is_done(wanted: range | None, stores: Iterable[Store]) -> bool:
     """Whether nothing is left to be done: every orphan is released, and no broker that is wanted leaves."""
     if wanted is None:
         return False
-    return not any(store.work or (store.leaves if store.ordinal < wanted else wanted and not store.released) for store in stores)
+    return not any(
+        store.work or (store.leaves if store.ordinal in wanted else bool(wanted) and not store.released) for store in stores
+    )

@@ -15,7 +15,6 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, assert_never
 
 from twisted.internet.defer import Deferred, ensureDeferred, succeed

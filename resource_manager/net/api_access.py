@@ -41,11 +41,13 @@ def object_name(value: str) -> str:
     return value
 
 
-def access(values: Mapping[str, Any], environ: Mapping[str, str], account: Path) -> Access:
+def access(
+    values: Mapping[str, Any], environ: Mapping[str, str], account: Path, give: str = "server=https://host:6443"
+) -> Access:
     """By the options `server`, `namespace`, `token_file`, `ca_file`, `certificate` and `key`, each None when it was not given.
-    ValueError says what is missing, or cannot be read."""
+    ValueError says what is missing, or cannot be read. `give`: how a server is given."""
     if values["server"] is None:
-        values = _in_cluster(values, environ, account)
+        values = _in_cluster(values, environ, account, give)
     token_file: Path | None = values["token_file"]
     found = Access(
         values["server"],
@@ -61,10 +63,10 @@ def access(values: Mapping[str, Any], environ: Mapping[str, str], account: Path)
     return found
 
 
-def _in_cluster(values: Mapping[str, Any], environ: Mapping[str, str], account: Path) -> dict[str, Any]:
+def _in_cluster(values: Mapping[str, Any], environ: Mapping[str, str], account: Path, give: str) -> dict[str, Any]:
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
-        raise ValueError("this is no pod (KUBERNETES_SERVICE_HOST is not set): give server=https://host:6443")
+        raise ValueError(f"this is no pod (KUBERNETES_SERVICE_HOST is not set): give {give}")
     found: dict[str, Any] = {"server": server(f"https://{f'[{host}]' if ':' in host else host}:{port}")}
     if values["namespace"] is None:
         found["namespace"] = object_name(_content(account / "namespace"))

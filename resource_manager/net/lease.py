@@ -1,12 +1,13 @@
 """A Lease of Kubernetes that one of several daemons holds at a time.
 
-Life of a `Lease`: `mark` makes it if there is none, and writes an annotation into it, so that it is known whether this daemon may.
-`take` writes this daemon's record into it when nobody's counts, by the resource version that was read: of two that do, one gets a
-conflict and reads again. `renew` writes the record anew. A Lease whose spec has not changed for its duration, by this daemon's own
-clock, is free (`core.observed`). `give_up` takes this daemon's name out.
+Life of a `Lease`: `mark` makes it if there is none, and writes an annotation into it, so that it is known whether this daemon
+may. `take` writes this daemon's record into it when nobody's counts, by the resource version that was read: of two that do, one
+gets a conflict and reads again. `renew` writes the record anew. A Lease whose spec has not changed for its duration, by this
+daemon's own clock, is free (`core.observed`). `give_up` takes this daemon's name out.
 
-Invariants: no answer counts that is older than one before; a record that is this daemon's and was found, not written, is renewed
-before it counts, so that no turn runs longer than others wait for it; times of the machine's clock are written for people alone.
+Invariants: no answer counts that is older than one before; a record that is this daemon's and was found, not written, is
+renewed before it counts, so that no turn runs longer than others wait for it; times of the machine's clock are written for
+people alone.
 """
 
 from __future__ import annotations

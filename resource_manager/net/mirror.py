@@ -1,13 +1,13 @@
 """A copy of all objects of one kind in a namespace of Kubernetes, kept up to date.
 
-Life of a `Mirror`: `start` lists the objects, then watches their changes from that list's resource version on, and goes on from the
-version of the last event or bookmark when the server ends the watch, as it is asked to after `watch_s`. Whatever else ends a watch
-(410, an event that cannot be read, nothing at all for `silence_s`, a refusal) leads to a new list, after a pause that doubles while
-lists fail. In any case all is listed anew every `relist_s`: a watch that tells nothing, and says so of itself, is not believed for
-longer. `stop` ends it.
+Life of a `Mirror`: `start` lists the objects, then watches their changes from that list's resource version on, and goes on from
+the version of the last event or bookmark when the server ends the watch, as it is asked to after `watch_s`. Whatever else ends
+a watch (410, an event that cannot be read, its end before anything was told, nothing at all for `silence_s`, a refusal) leads
+to a new list, after a pause that doubles while lists fail. In any case all is listed anew every `relist_s`: a watch that tells
+nothing, and says so of itself, is not believed for longer. `stop` ends it.
 
-Invariant: `things` is what one list told and its watch has told since; what is seen may be old, so whoever writes by it says which
-version he has seen.
+Invariant: `things` is what one list told and its watch has told since; what is seen may be old, so whoever writes by it says
+which version he has seen.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from twisted.internet.task import deferLater
 from resource_manager.net.kubernetes import BOOKMARK, DELETED, KubernetesClient, Thing
 from resource_manager.net.web import ENDED, StoreError
 
+NEVER = "it was not listed yet"
 FIRST_S, MOST_S = 0.5, 10.0
 """The pause after a list that failed, at first and at most."""
 
@@ -59,7 +60,7 @@ class Mirror:
         """By name."""
         self.listed_s: float | None = None
         """When a list has succeeded last."""
-        self.why = "it was not listed yet"
+        self.why = NEVER
         """Why it may be old; "" when the last list has succeeded."""
         self.lists = 0
         self._version = ""
@@ -92,9 +93,9 @@ class Mirror:
                 continue
             pause_s = FIRST_S
             until_s = self._now_s() + self._times.relist_s
-            while self._now_s() < until_s and await self._watch(until_s) == ENDED:
+            while self._now_s() < until_s and await self._watch(until_s):
                 await self._pause(FIRST_S / 5)
-            await self._pause(FIRST_S / 5)
+            await self._pause(FIRST_S)
 
     async def _list(self) -> None:
         found, self._version = await self._client.list_all(self.kind, **self._query)
@@ -103,20 +104,24 @@ class Mirror:
         self.lists += 1
         self._on_change()
 
-    async def _watch(self, until_s: float) -> str:
-        """Until it ends, is silent for too long, or all is to be listed again. Why it has ended."""
+    async def _watch(self, until_s: float) -> bool:
+        """Until it ends, is silent for too long, or all is to be listed again. Whether the server has told of anything, and ended
+        it as it should."""
+        told = 0
         query = {"resourceVersion": self._version, "timeoutSeconds": str(self._times.watch_s), **self._query}
         watching = self._watching = self._client.watch(self.kind, self._sees, **query)
         relist = self._reactor.callLater(max(until_s - self._now_s(), 0.0), watching.cancel)
         silence = self._reactor.callLater(self._times.silence_s, watching.cancel)
 
         def heard() -> None:
+            nonlocal told
+            told += 1
             if silence.active():
                 silence.reset(self._times.silence_s)
 
         self._heard = heard
         try:
-            return await watching
+            return await watching == ENDED and told > 0
         finally:
             self._watching = None
             for timer in (relist, silence):

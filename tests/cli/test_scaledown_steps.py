@@ -9,7 +9,9 @@ import pytest
 from twisted.internet.defer import ensureDeferred
 from twisted.internet.task import Clock
 
-from cli.scaledown.controller import Controller, Settings, address_of
+from cli.scaledown.controller import Controller
+from cli.scaledown.folder import Folder, Settings
+from cli.scaledown.place import address_of
 from cli.scaledown.steps import Do, Store, decide, is_done
 
 ORPHANS = [Store(2), Store(3), Store(7)]
@@ -40,12 +42,22 @@ ORPHANS = [Store(2), Store(3), Store(7)]
     ],
 )
 def test_what_is_seen_decides_what_is_done(wanted: int | None, stores: list[Store], steps: list[tuple[Do, int]]) -> None:
-    assert decide(wanted, stores, parallel=1) == steps
+    assert decide(None if wanted is None else range(wanted), stores, parallel=1) == steps
+
+
+def test_ordinals_may_begin_with_another_number_and_those_on_both_sides_are_orphans() -> None:
+    stores = [Store(2), Store(5, leaves=True), Store(7), Store(8)]
+    assert decide(range(5, 8), stores, parallel=9) == [(Do.DRAIN, 8), (Do.CALL_OFF, 5), (Do.DRAIN, 2)]
+    assert decide(range(5, 5), stores, parallel=9) == []
+
+
+def test_a_drain_that_is_being_ended_counts_among_those_that_are_under_way() -> None:
+    assert decide(range(2), [Store(3), Store(7, work=Do.STOP)], parallel=1) == []
 
 
 def test_several_drains_go_on_at_a_time_if_that_is_asked_for() -> None:
-    assert decide(1, ORPHANS, parallel=2) == [(Do.DRAIN, 7), (Do.DRAIN, 3)]
-    assert decide(1, [Store(2), Store(3), Store(7, work=Do.DRAIN)], parallel=2) == [(Do.DRAIN, 3)]
+    assert decide(range(1), ORPHANS, parallel=2) == [(Do.DRAIN, 7), (Do.DRAIN, 3)]
+    assert decide(range(1), [Store(2), Store(3), Store(7, work=Do.DRAIN)], parallel=2) == [(Do.DRAIN, 3)]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +74,7 @@ def test_several_drains_go_on_at_a_time_if_that_is_asked_for() -> None:
 def test_all_is_done_when_every_orphan_is_released_and_nobody_wanted_leaves(
     wanted: int | None, stores: list[Store], done: bool
 ) -> None:
-    assert is_done(wanted, stores) is done
+    assert is_done(None if wanted is None else range(wanted), stores) is done
 
 
 @pytest.mark.parametrize(
@@ -80,8 +92,12 @@ def test_a_brokers_number_stands_in_its_address(brokers: str, address: str) -> N
 def controller(folder: Path) -> tuple[Controller, Clock, list[tuple[str, dict[str, Any]]]]:
     """One over a folder that has no stores. Its look is the clock's matter."""
     clock, told = Clock(), list[tuple[str, dict[str, Any]]]()
-    settings = Settings(folder, "", folder / "replicas", "h:{ordinal}", ("t:1",), 1, 5.0, False, pytest.fail)
-    return Controller(clock, settings, lambda event, facts: told.append((event, facts))), clock, told
+    settings = Settings(folder, "", folder / "replicas", "h:{ordinal}", ("t:1",), False, pytest.fail)
+
+    def tell(event: str, facts: dict[str, Any]) -> None:
+        told.append((event, facts))
+
+    return Controller(clock, Folder(clock, settings, tell, once=False), tell), clock, told
 
 
 def test_a_controller_is_not_alive_when_no_look_has_succeeded_for_two_minutes(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 Life: it listens on loopback, in a thread for each connection, and keeps objects of a few kinds in memory, with one counter of
 resource versions and a history of changes. Strict: a write by another version than the object's is a conflict, and a Lease is
 never written without one; what a schema of Kubernetes does not know, or has as another type, is refused (unknown fields too,
-which the real one only drops); times of a Lease have six digits of a fraction; who has no token that is known is nobody, and who
-is no administrator may do what Roles and RoleBindings say that are in it, by verb, resource and name. Watches begin with what
-there is, or after a version; they have bookmarks, and end with 410 when their version is older than what `compact` left.
+which the real one only drops); times of a Lease have six digits of a fraction; who has no token that is known is nobody, and
+who is no administrator may do what Roles and RoleBindings say that are in it, by namespace, verb, resource and name. Watches
+begin with what there is, or after a version; they have bookmarks, and end with 410 when their version is older than what
+`compact` left, and so do pages of a list. What has a finalizer is deleted when that is taken away, a claim only when no pod
+uses it, a pod that has a node when its kubelet says so, and what an owner is gone of, with it. The spec of a pod and of a claim
+stays as it is.
 
 `tests/resource_manager/arbiters/test_kubernetes.py` holds it against a real server, by `make test-kubernetes`.
 """
@@ -17,6 +20,7 @@ import json
 import re
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,15 +39,22 @@ from referencing import Registry, Resource
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "deploy/kubernetes"
-ADMIN, DAEMON = "admin-token", "daemon-token"
-"""Tokens: of an administrator, and of the account that the manifests make for the daemons."""
-USERS = {ADMIN: "admin", DAEMON: "system:serviceaccount:default:understudy-resource-manager"}
+ADMIN, DAEMON, CONTROLLER = "admin-token", "daemon-token", "controller-token"
+"""Tokens: of an administrator, and of the accounts that the manifests make for the daemons and for qpid-scaledown."""
+USERS = {
+    ADMIN: "admin",
+    DAEMON: "system:serviceaccount:default:understudy-resource-manager",
+    CONTROLLER: "system:serviceaccount:default:qpid-scaledown",
+}
 KINDS = {
     "leases": ("coordination.k8s.io", "Lease"),
     "pods": ("", "Pod"),
+    "persistentvolumeclaims": ("", "PersistentVolumeClaim"),
+    "statefulsets": ("apps", "StatefulSet"),
     "roles": ("rbac.authorization.k8s.io", "Role"),
     "rolebindings": ("rbac.authorization.k8s.io", "RoleBinding"),
 }
+_WITH_STATUS = ("pods", "statefulsets", "persistentvolumeclaims")
 SCHEMAS = "1.36.0"
 _MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 _REASONS = {
@@ -56,6 +67,8 @@ _REASONS = {
     422: "Invalid",
 }
 Thing = dict[str, Any]
+Key = tuple[str, str, str]
+"""Resource, namespace and name."""
 
 
 class Refusal(Exception):
@@ -94,32 +107,34 @@ class Client:
             connection.close()
 
     def make(self, thing: Thing) -> None:
-        """Create it in the namespace `default`."""
+        """Create it, in the namespace `default` if it names no other."""
         [resource] = [resource for resource, (_, kind) in KINDS.items() if kind == thing["kind"]]
-        status, answer = self.request("POST", path_of(resource), thing)
+        namespace = thing["metadata"].get("namespace", "default")
+        status, answer = self.request("POST", path_of(resource, namespace=namespace), thing)
         assert status == 201, answer
 
-    def get(self, resource: str, name: str) -> Thing:
+    def get(self, resource: str, name: str, namespace: str = "default") -> Thing:
         """It, as it is now; {} when it is not there."""
-        status, answer = self.request("GET", path_of(resource, name))
+        status, answer = self.request("GET", path_of(resource, name, namespace=namespace))
         return answer if status == 200 else {}
 
-    def change(self, resource: str, name: str, patch: Thing) -> Thing:
-        """By a merge patch."""
-        status, answer = self.request("PATCH", path_of(resource, name), patch, content="application/merge-patch+json")
+    def change(self, resource: str, name: str, patch: Thing, namespace: str = "default") -> Thing:
+        """By a merge patch. NAME/status changes the status."""
+        path = path_of(resource, name, namespace=namespace)
+        status, answer = self.request("PATCH", path, patch, content="application/merge-patch+json")
         assert status == 200, answer
         return answer
 
-    def delete(self, resource: str, name: str) -> None:
+    def delete(self, resource: str, name: str, namespace: str = "default") -> None:
         """At once."""
-        status, answer = self.request("DELETE", path_of(resource, name) + "?gracePeriodSeconds=0")
+        status, answer = self.request("DELETE", path_of(resource, name, "gracePeriodSeconds=0", namespace))
         assert status == 200, answer
 
 
-def path_of(resource: str, name: str = "", query: str = "") -> str:
-    """In the namespace `default`."""
+def path_of(resource: str, name: str = "", query: str = "", namespace: str = "default") -> str:
+    """Where it is."""
     group = KINDS[resource][0]
-    path = f"{f'/apis/{group}' if group else '/api'}/v1/namespaces/default/{resource}"
+    path = f"{f'/apis/{group}' if group else '/api'}/v1/namespaces/{namespace}/{resource}"
     return path + (f"/{name}" if name else "") + (f"?{query}" if query else "")
 
 
@@ -128,9 +143,9 @@ def manifests(file: str) -> list[Thing]:
     return [thing for thing in yaml.safe_load_all((MANIFESTS / file).read_text()) if thing]
 
 
-def rights() -> list[Thing]:
-    """What the manifests let the daemons do."""
-    return [thing for thing in manifests("resource-manager.yaml") if thing["kind"] in ("Role", "RoleBinding")]
+def rights(file: str = "resource-manager.yaml") -> list[Thing]:
+    """What a file of the manifests lets somebody do; else what they let the daemons do."""
+    return [thing for thing in manifests(file) if thing["kind"] in ("Role", "RoleBinding")]
 
 
 def all_leases() -> list[Thing]:
@@ -156,9 +171,10 @@ class ApiServer(Client):
         self.answers: list[tuple[str, str, str, int]] = []
         """User, verb, resource and status of each answer, in order."""
         self.users = dict(USERS)
+        self.namespaces = {"default"}
         self._changed = threading.Condition()
-        self._things: dict[tuple[str, str], Thing] = {}
-        self._history: list[tuple[int, str, str, Thing]] = []
+        self._things: dict[Key, Thing] = {}
+        self._history: list[tuple[int, Key, str, Thing]] = []
         self._version = 100
         self._oldest = 0
         self._closed = False
@@ -210,27 +226,28 @@ class ApiServer(Client):
 
     # ---- who may
 
-    def check(self, token: str, verb: str, resource: str, name: str) -> None:
+    def check(self, token: str, verb: str, key: Key) -> None:
         """Refusal when the owner of that token may not."""
+        resource, namespace, name = key
         user = self.users.get(token)
         if user is None:
             raise Refusal(401, "Unauthorized")
-        if user != "admin" and not any(self._allows(rule, verb, resource, name) for rule in self._rules(user)):
+        if user != "admin" and not any(self._allows(rule, verb, resource, name) for rule in self._rules(user, namespace)):
             which = f'"{name}" ' if name else ""
             raise Refusal(403, f'{resource} {which}is forbidden: User "{user}" cannot {verb} resource "{resource}"')
 
-    def _rules(self, user: str) -> Iterator[Thing]:
-        for (resource, _), binding in list(self._things.items()):
-            if resource == "rolebindings" and user in [
-                f"system:serviceaccount:{subject['namespace']}:{subject['name']}" for subject in binding["subjects"]
+    def _rules(self, user: str, namespace: str) -> Iterator[Thing]:
+        for (resource, where, _), binding in list(self._things.items()):
+            if (resource, where) == ("rolebindings", namespace) and user in [
+                f"system:serviceaccount:{subject.get('namespace', where)}:{subject['name']}" for subject in binding["subjects"]
             ]:
-                yield from self._things.get(("roles", binding["roleRef"]["name"]), {}).get("rules", [])
+                yield from self._things.get(("roles", where, binding["roleRef"]["name"]), {}).get("rules", [])
 
     @staticmethod
     def _allows(rule: Thing, verb: str, resource: str, name: str) -> bool:
         names = rule.get("resourceNames")
         return (
-            KINDS[resource][0] in rule["apiGroups"]
+            KINDS[resource.partition("/")[0]][0] in rule["apiGroups"]
             and resource in rule["resources"]
             and verb in rule["verbs"]
             and (not names or name in names)
@@ -238,98 +255,164 @@ class ApiServer(Client):
 
     # ---- what is asked
 
-    def get_one(self, resource: str, name: str) -> Thing:
+    def validate(self, resource: str, thing: Thing) -> None:
+        """Refusal of what Kubernetes would not take."""
+        _validate(resource, thing)
+
+    def get_one(self, key: Key) -> Thing:
         with self._changed:
-            return deepcopy(self._found(resource, name))
+            return deepcopy(self._found(key))
 
-    def _found(self, resource: str, name: str) -> Thing:
-        if (resource, name) not in self._things:
-            raise Refusal(404, f'{resource} "{name}" not found')
-        return self._things[resource, name]
+    def _found(self, key: Key) -> Thing:
+        if key not in self._things:
+            raise Refusal(404, f'{key[0]} "{key[2]}" not found')
+        return self._things[key]
 
-    def get_all(self, resource: str, query: dict[str, str]) -> Thing:
+    def get_all(self, resource: str, namespace: str, query: dict[str, str]) -> Thing:
+        """A page of `limit` objects, by name; the version of each page is that of the first."""
         group, kind = KINDS[resource]
         field = query.get("fieldSelector", "").partition("=")[0]
         if field not in ("", "metadata.name"):
             raise Refusal(400, f"field label not supported: {field}")
         with self._changed:
-            items = [deepcopy(thing) for (of, _), thing in self._things.items() if of == resource and _selected(thing, query)]
+            version, _, after = query.get("continue", f"{self._version} ").partition(" ")
+            if "continue" in query and int(version) < self._oldest:
+                raise Refusal(410, "The provided continue parameter is too old to display a consistent list result")
+            there = sorted(key for key in self._things if key[:2] == (resource, namespace) and key[2] > after)
+            items = [deepcopy(self._things[key]) for key in there if _selected(self._things[key], query)]
+            limit = int(query.get("limit", 0)) or len(items)
+            metadata: Thing = {"resourceVersion": str(version)}
+            if len(items) > limit:
+                metadata["continue"] = f"{version} {items[limit - 1]['metadata']['name']}"
             api = f"{group}/v1" if group else "v1"
-            return {"kind": f"{kind}List", "apiVersion": api, "metadata": {"resourceVersion": str(self._version)}, "items": items}
+            return {"kind": f"{kind}List", "apiVersion": api, "metadata": metadata, "items": items[:limit]}
 
-    def create(self, resource: str, thing: Thing) -> Thing:
-        _validate(resource, thing)
-        name = thing["metadata"]["name"]
+    def create(self, resource: str, namespace: str, thing: Thing) -> Thing:
+        self.validate(resource, thing)
+        key = resource, namespace, thing["metadata"]["name"]
         with self._changed:
-            if (resource, name) in self._things:
-                raise Refusal(409, f'{resource} "{name}" already exists')
+            if thing["metadata"].get("namespace", namespace) != namespace:
+                raise Refusal(400, "the namespace of the provided object does not match the namespace sent on the request")
+            if key in self._things:
+                raise Refusal(409, f'{resource} "{key[2]}" already exists')
             if "resourceVersion" in thing["metadata"]:
                 raise Refusal(400, "resourceVersion should not be set on objects to be created")
-            given = {"uid": str(uuid.uuid4()), "creationTimestamp": "2026-11-23T10:00:00Z", "namespace": "default"}
-            return self._write("ADDED", resource, {**thing, "metadata": thing["metadata"] | given})
+            given: Thing = {"uid": str(uuid.uuid4()), "creationTimestamp": "2026-11-23T10:00:00Z", "namespace": namespace}
+            given |= {"generation": 1} if resource == "statefulsets" else {}
+            return self._write("ADDED", key, {**thing, "metadata": thing["metadata"] | given})
 
-    def update(self, resource: str, name: str, thing: Thing) -> Thing:
-        _validate(resource, thing)
+    def update(self, key: Key, thing: Thing) -> Thing:
+        resource, namespace, name = key
+        self.validate(resource, thing)
         if thing["metadata"].get("name") != name:
             raise Refusal(400, "the name of the object does not match the name on the URL")
         with self._changed:
             version = thing["metadata"].get("resourceVersion")
-            if resource == "leases" and (resource, name) not in self._things:
+            if resource == "leases" and key not in self._things:
                 if version:
                     raise Refusal(409, f'leases "{name}": the object has been modified')
-                return self.create(resource, thing)
-            there = self._found(resource, name)
+                return self.create(resource, namespace, thing)
+            there = self._found(key)
             if not version and resource == "leases":
                 raise Refusal(422, "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update")
-            return self._replace(resource, there, thing, version)
+            return self._replace(key, there, thing, version)
 
-    def patch(self, resource: str, name: str, patch: Thing) -> Thing:
+    def patch(self, key: Key, patch: Thing, part: str = "") -> Thing:
+        """`part`: the status alone; else all but that."""
         with self._changed:
-            there = self._found(resource, name)
+            there = self._found(key)
             version = (patch.get("metadata") or {}).get("resourceVersion")
             merged = _merged(there, patch)
-            _validate(resource, merged)
-            return self._replace(resource, there, merged, version)
+            self.validate(key[0], merged)
+            fixed = [field for field in ("metadata", "spec") if part] or (["status"] if key[0] in _WITH_STATUS else [])
+            wanted = {field: value for field, value in merged.items() if field not in fixed}
+            return self._replace(key, there, wanted | {field: there[field] for field in fixed if field in there}, version)
 
-    def _replace(self, resource: str, there: Thing, thing: Thing, version: str | None) -> Thing:
-        name, metadata = there["metadata"]["name"], there["metadata"]
+    def _replace(self, key: Key, there: Thing, thing: Thing, version: str | None) -> Thing:
+        resource, _, name = key
+        metadata = there["metadata"]
         if (
             version not in (None, "", metadata["resourceVersion"])
             or thing["metadata"].get("uid", metadata["uid"]) != metadata["uid"]
         ):
             raise Refusal(409, f'Operation cannot be fulfilled on {resource} "{name}": the object has been modified')
-        kept = {field: metadata[field] for field in ("uid", "creationTimestamp", "namespace", "resourceVersion")}
+        placed = {"nodeName": thing["spec"]["nodeName"]} if "nodeName" in (thing.get("spec") or {}) else {}
+        if resource in ("pods", "persistentvolumeclaims") and thing.get("spec") != {**(there.get("spec") or {}), **placed}:
+            raise Refusal(422, f'{resource} "{name}" is invalid: spec: Forbidden: it may not be changed')
+        if "deletionTimestamp" in metadata and set(_finalizers(thing)) - set(_finalizers(there)):
+            raise Refusal(422, "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted")
+        fields = ("uid", "creationTimestamp", "namespace", "resourceVersion", "generation", "deletionTimestamp")
+        kept = {field: metadata[field] for field in fields if field in metadata}
         wanted = {**thing, "metadata": thing["metadata"] | kept}
-        return deepcopy(there) if wanted == there else self._write("MODIFIED", resource, wanted)
+        if wanted == there:
+            return deepcopy(there)
+        if "generation" in metadata and wanted["spec"] != there["spec"]:
+            wanted["metadata"]["generation"] = metadata["generation"] + 1
+        written = self._write("MODIFIED", key, wanted)
+        self._sweep()
+        return written
 
-    def remove(self, resource: str, name: str) -> Thing:
+    def remove(self, key: Key, options: Thing) -> Thing:
+        """It, as it is being deleted, or that it is gone."""
         with self._changed:
-            thing = self._found(resource, name)
-            del self._things[resource, name]
-            self._note("DELETED", resource, thing)
+            thing = self._found(key)
+            metadata, wanted = thing["metadata"], options.get("preconditions") or {}
+            for field in ("uid", "resourceVersion"):
+                if wanted.get(field, metadata[field]) != metadata[field]:
+                    there = f"the {field} in the precondition ({wanted[field]}) does not match that of the object"
+                    raise Refusal(409, f'Operation cannot be fulfilled on {key[0]} "{key[2]}": {there} ({metadata[field]})')
+            grace_s = options.get("gracePeriodSeconds", thing.get("spec", {}).get("terminationGracePeriodSeconds", 30))
+            runs = key[0] == "pods" and "nodeName" in thing["spec"] and not _has_ended(thing) and grace_s > 0
+            if runs or self._is_held(key, thing):
+                if "deletionTimestamp" not in metadata:
+                    self._write("MODIFIED", key, {**thing, "metadata": metadata | {"deletionTimestamp": "2026-11-23T10:00:00Z"}})
+                return deepcopy(self._things[key])
+            self._forget(key)
+            self._sweep()
             return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
 
-    def _write(self, event: str, resource: str, thing: Thing) -> Thing:
-        self._things[resource, thing["metadata"]["name"]] = thing
-        self._note(event, resource, thing)
+    def _is_held(self, key: Key, thing: Thing) -> bool:
+        """Whether it may not go yet: it has a finalizer, or is a claim that a pod uses (whose finalizer is not shown here)."""
+        if key[0] != "persistentvolumeclaims" or _finalizers(thing):
+            return bool(_finalizers(thing))
+        pods = [pod for (resource, namespace, _), pod in self._things.items() if (resource, namespace) == ("pods", key[1])]
+        return any(key[2] in _claims_of(pod) and not _has_ended(pod) for pod in pods)
+
+    def _sweep(self) -> None:
+        """What is being deleted goes when nothing holds it, and what belongs to something that is gone."""
+        there = {thing["metadata"]["uid"] for thing in self._things.values()}
+        for key, thing in list(self._things.items()):
+            owners = {owner["uid"] for owner in thing["metadata"].get("ownerReferences") or ()}
+            if owners and not owners & there:
+                self.remove(key, {})
+            elif key[0] != "pods" and "deletionTimestamp" in thing["metadata"] and not self._is_held(key, thing):
+                self._forget(key)
+
+    def _forget(self, key: Key) -> None:
+        self._note("DELETED", key, self._things.pop(key))
+
+    def _write(self, event: str, key: Key, thing: Thing) -> Thing:
+        self._things[key] = thing
+        self._note(event, key, thing)
         return deepcopy(thing)
 
-    def _note(self, event: str, resource: str, thing: Thing) -> None:
+    def _note(self, event: str, key: Key, thing: Thing) -> None:
         self._version += 1
         thing["metadata"]["resourceVersion"] = str(self._version)
-        self._history.append((self._version, resource, event, deepcopy(thing)))
+        self._history.append((self._version, key, event, deepcopy(thing)))
         self._changed.notify_all()
 
     # ---- watches
 
-    def watch(self, resource: str, query: dict[str, str]) -> Iterator[Thing | None]:
+    def watch(self, resource: str, namespace: str, query: dict[str, str]) -> Iterator[Thing | None]:
         """Its events as they come; None when there was none for a while."""
         seen = int(query.get("resourceVersion", 0))
         if not seen:  # what there is, and then what changes
-            there = self.get_all(resource, query)
+            there = self.get_all(resource, namespace, query)
             yield from ({"type": "ADDED", "object": thing} for thing in there["items"])
             seen = int(there["metadata"]["resourceVersion"])
-        while not self._closed:
+        until_s = time.monotonic() + float(query.get("timeoutSeconds", 1800))
+        while not self._closed and time.monotonic() < until_s:
             with self._changed:
                 gone, new = self._oldest if seen < self._oldest else 0, [entry for entry in self._history if entry[0] > seen]
                 if not gone and not new:
@@ -337,9 +420,9 @@ class ApiServer(Client):
             if gone:
                 yield {"type": "ERROR", "object": Refusal(410, f"too old resource version: {seen} ({gone})").status}
                 return
-            for version, of, event, thing in new:
+            for version, key, event, thing in new:
                 seen = version
-                if of == resource and _selected(thing, query):
+                if key[:2] == (resource, namespace) and _selected(thing, query):
                     yield {"type": event, "object": thing}
             if not new:
                 yield self._bookmark(resource, seen) if query.get("allowWatchBookmarks") == "true" else None
@@ -359,6 +442,19 @@ def _selected(thing: Thing, query: dict[str, str]) -> bool:
     field, _, value = query.get("fieldSelector", "").partition("=")
     labels = thing["metadata"].get("labels") or {}
     return wanted.items() <= labels.items() and (not field or thing["metadata"]["name"] == value)
+
+
+def _finalizers(thing: Thing) -> list[str]:
+    return thing["metadata"].get("finalizers") or []
+
+
+def _has_ended(pod: Thing) -> bool:
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def _claims_of(pod: Thing) -> list[str]:
+    volumes = pod["spec"].get("volumes") or []
+    return [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume]
 
 
 def _merged(there: Any, patch: Any) -> Any:
@@ -442,27 +538,24 @@ def _handler_for(server: ApiServer) -> type[BaseHTTPRequestHandler]:
         def answer(self, body: bytes) -> tuple[int, Thing | None]:
             url = urlsplit(self.path)
             query = {name: values[0] for name, values in parse_qs(url.query).items()}
-            match = re.fullmatch(r"/(?:api|apis/([^/]+))/v1/namespaces/([^/]+)/(\w+)(?:/([^/]+))?", url.path)
+            match = re.fullmatch(r"/(?:api|apis/([^/]+))/v1/namespaces/([^/]+)/(\w+)(?:/([^/]+)(/status)?)?", url.path)
             if match is None or match[3] not in KINDS or KINDS[match[3]][0] != (match[1] or ""):
                 raise Refusal(404, "the server could not find the requested resource")
-            resource, name = match[3], match[4] or ""
+            resource, namespace, name, part = match[3], match[2], match[4] or "", match[5] or ""
             token = self.headers.get("Authorization", "").removeprefix("Bearer ")
             verb = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}.get(
                 self.command, "get" if name else "list"
             )
             self.asked = server.users.get(token, ""), verb, resource
             watches = verb == "list" and query.get("watch") == "true"
-            server.check(
-                token,
-                "watch" if watches else verb,
-                resource,
-                name or query.get("fieldSelector", "").removeprefix("metadata.name="),
-            )
-            if match[2] != "default":
-                raise Refusal(404, f'namespaces "{match[2]}" not found')
+            named = name or query.get("fieldSelector", "").removeprefix("metadata.name=")
+            server.check(token, "watch" if watches else verb, (resource + part, namespace, named))
+            if namespace not in server.namespaces:
+                raise Refusal(404, f'namespaces "{namespace}" not found')
+            key = resource, namespace, name
             if watches:
-                server.get_all(resource, query)  # which refuses what cannot be selected by
-                self.stream(server.watch(resource, query))
+                server.get_all(resource, namespace, query)  # which refuses what cannot be selected by
+                self.stream(server.watch(resource, namespace, query))
                 return 200, None
             if self.command in ("POST", "PUT") and self.headers.get("Content-Type") != "application/json":
                 raise Refusal(415, "the body of the request was in an unknown format")
@@ -470,18 +563,20 @@ def _handler_for(server: ApiServer) -> type[BaseHTTPRequestHandler]:
                 raise Refusal(415, "the body of the request was in an unknown format")
             match verb:
                 case "get":
-                    return 200, server.get_one(resource, name)
+                    return 200, server.get_one(key)
                 case "list":
-                    return 200, server.get_all(resource, query)
+                    return 200, server.get_all(resource, namespace, query)
                 case "create":
-                    return 201, server.create(resource, _object(body))
+                    return 201, server.create(resource, namespace, _object(body))
                 case "update":
-                    made = resource == "leases" and (resource, name) not in server._things
-                    return 201 if made else 200, server.update(resource, name, _object(body))
+                    made = resource == "leases" and key not in server._things
+                    return 201 if made else 200, server.update(key, _object(body))
                 case "patch":
-                    return 200, server.patch(resource, name, _object(body))
+                    return 200, server.patch(key, _object(body), part)
                 case _:
-                    return 200, server.remove(resource, name)
+                    options = _object(body) if body else {}
+                    grace = {"gracePeriodSeconds": int(query["gracePeriodSeconds"])} if "gracePeriodSeconds" in query else {}
+                    return 200, server.remove(key, options | grace)
 
         def write(self, code: int, answer: Thing) -> None:
             content = json.dumps(answer).encode()

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.certificates import Authority
-from tests.resource_manager.api_server import ADMIN, DAEMON, USERS, ApiServer, Client, rights, running_api_server
+from tests.resource_manager.api_server import ADMIN, USERS, ApiServer, Client, rights, running_api_server
 from tests.resource_manager.etcd import Etcd, running_etcd
 from tests.system.harness import free_ports
 
@@ -30,13 +30,15 @@ class KubeApiServer(Client):
         [port] = free_ports(1)
         super().__init__(port, ssl.create_default_context(cafile=str(self.ca)))
         tokens = folder / "tokens.csv"
-        groups = {ADMIN: "system:masters", DAEMON: "system:serviceaccounts"}
-        tokens.write_text("".join(f'{token},{user},{user},"{groups[token]}"\n' for token, user in USERS.items()))
+        groups = {ADMIN: "system:masters"}
+        lines = [f'{token},{user},{user},"{groups.get(token, "system:serviceaccounts")}"\n' for token, user in USERS.items()]
+        tokens.write_text("".join(lines))
         self._log = folder / "kube-apiserver.log"
         words = [str(binary), "--etcd-servers", etcd.url, "--bind-address", "127.0.0.1", "--secure-port", str(port)]
         words += ["--advertise-address", "127.0.0.1", "--cert-dir", str(folder), "--service-cluster-ip-range", "10.0.0.0/24"]
         words += ["--tls-cert-file", str(certificate), "--tls-private-key-file", str(key), "--token-auth-file", str(tokens)]
-        words += ["--authorization-mode", "RBAC", "--anonymous-auth=false", "--disable-admission-plugins", "ServiceAccount"]
+        words += ["--authorization-mode", "RBAC", "--anonymous-auth=false", "--disable-admission-plugins"]
+        words += ["ServiceAccount,StorageObjectInUseProtection"]  # nobody here would take the finalizers away
         words += ["--service-account-key-file", str(certificate), "--service-account-signing-key-file", str(key)]
         self._words = [*words, "--service-account-issuer", "https://understudy.example"]
         self._process: subprocess.Popen[bytes] | None = None

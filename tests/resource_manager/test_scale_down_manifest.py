@@ -1,4 +1,5 @@
-"""deploy/kubernetes/scale-down: brokers by themselves, and the hook that drains one which is not wanted any more."""
+"""deploy/kubernetes/scale-down: brokers by themselves, the hook that drains one which is not wanted any more, and the controller
+that drains what the hook has left."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
+from cli.scaledown.claims import SELECTED
+from cli.scaledown.namespace import LEASE_NAME
 from ha import settings as ha_settings
 from tests.certificates import authority
 from tests.cli.running import run
@@ -46,6 +49,33 @@ def test_the_brokers_stand_alone_and_the_hook_has_ten_seconds_less_than_the_grac
     [rule] = OF["Role"]["rules"]
     assert (rule["verbs"], rule["resourceNames"]) == (["get"], [OF["StatefulSet"]["metadata"]["name"]])
     assert POD["serviceAccountName"] == OF["ServiceAccount"]["metadata"]["name"] == OF["RoleBinding"]["subjects"][0]["name"]
+
+
+CONTROLLER = manifests("scale-down/controller.yaml")
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+@pytest.mark.parametrize("thing", CONTROLLER, ids=lambda thing: thing["kind"])
+def test_each_object_of_the_controller_is_one_that_kubernetes_knows(thing: Thing, version: str) -> None:
+    assert kubernetes_validate.validate(thing, version, strict=True) == version
+
+
+def test_the_controller_takes_its_options_sees_the_brokers_set_and_has_what_its_account_needs() -> None:
+    of = {thing["kind"]: thing for thing in CONTROLLER}
+    pod = of["Deployment"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert pod["serviceAccountName"] == of["ServiceAccount"]["metadata"]["name"] == of["RoleBinding"]["subjects"][0]["name"]
+    assert of["RoleBinding"]["roleRef"]["name"] == of["Role"]["metadata"]["name"]
+    [lease] = [rule for rule in of["Role"]["rules"] if "resourceNames" in rule]
+    assert lease["resourceNames"] == [LEASE_NAME]
+    assert pod["enableServiceLinks"] is False
+    words = [word.replace("$(POD_NAMESPACE)", "shop") for word in container["args"]]
+    words.remove(f"--probe-port={container['ports'][0]['containerPort']}")
+    found = run(container["command"][0], *words, "--api-server", "http://127.0.0.1:1", "--once")
+    assert (found.status, "127.0.0.1:1" in found.err) == (1, True), "it takes these words, and asks the server"
+    assert OF["StatefulSet"]["metadata"]["labels"][SELECTED] == "yes"
+    template = OF["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
+    assert SELECTED not in template
 
 
 @contextmanager
@@ -80,21 +110,25 @@ def api(folder: Path, answer: Thing) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    "wanted,metadata,pod,target",
+    "wanted,metadata,pod,target,first",
     [
-        (2, {}, "queues-2", "queues-0.queues:5672"),
-        (2, {}, "queues-5", "queues-1.queues:5672"),
-        (3, {}, "queues-2", ""),
-        (0, {}, "queues-2", ""),
-        (2, {"deletionTimestamp": "2026-11-24T00:00:00Z"}, "queues-2", ""),
+        (2, {}, "queues-2", "queues-0.queues:5672", 0),
+        (2, {}, "queues-5", "queues-0.queues:5672", 0),
+        (2, {}, "queues-5", "", 5),
+        (2, {}, "queues-7", "queues-5.queues:5672", 5),
+        (3, {}, "queues-2", "", 0),
+        (0, {}, "queues-2", "", 0),
+        (2, {"deletionTimestamp": "2026-11-24T00:00:00Z"}, "queues-2", "", 0),
     ],
 )
 def test_the_pre_stop_hook_drains_a_pod_that_is_scaled_away_into_one_that_stays_and_no_other(
-    wanted: int, metadata: Thing, pod: str, target: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    wanted: int, metadata: Thing, pod: str, target: str, first: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     began: list[list[str]] = []
     monkeypatch.setattr(os, "execvp", lambda program, words: began.append([program, *words]))
-    with api(tmp_path, {"metadata": metadata, "spec": {"replicas": wanted}}) as port:
+    with api(
+        tmp_path, {"metadata": metadata, "spec": {"replicas": wanted} | ({"ordinals": {"start": first}} if first else {})}
+    ) as port:
         given = {"ACCOUNT": str(tmp_path), "KUBERNETES_SERVICE_HOST": "localhost", "KUBERNETES_SERVICE_PORT": str(port)}
         given |= {"POD_NAME": pod, "POD_NAMESPACE": "shop", "SERVICE": "queues", "GRACE_SECONDS": "120"}
         for name, value in given.items():

@@ -274,7 +274,7 @@ async def test_on_kubernetes_the_service_follows_each_promotion_and_no_turn_is_k
         options |= {"detection_time": "30", "start_grace": "60"}  # a busy machine changes nobody's mind
 
         def points_at() -> list[str]:
-            items = server.get_all("pods", {"labelSelector": "app=understudy,role=primary"})["items"]
+            items = server.get_all("pods", "default", {"labelSelector": "app=understudy,role=primary"})["items"]
             return [item["metadata"]["name"] for item in items]
 
         def transitions() -> int:

@@ -1,0 +1,212 @@
+"""Stores of one machine in a folder, and the number of brokers that are wanted in a file.
+
+Life: who has the lock on the folder acts. Each look reads the number, lists the stores, and asks the brokers that are wanted
+whether they leave. Drains, and what calls them off, are processes of qpid-drain, which end with this one.
+
+A store counts as released when a drain has just said so, or has looked into its log and found it so, and neither the mark nor the
+lock's file has changed since: a broker that ran on it meanwhile has written its id there.
+
+Invariant: nothing is written into a store here but that a mark is taken away, before the drain of its broker is called off.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import ensureDeferred, gatherResults
+
+from broker.disk.durable import remove_durably
+from broker.disk.files import REAL_DISK
+from cli import endings
+from cli.drain.orphan import MARK
+from cli.options import Target
+from cli.scaledown.place import Site, Tell, Tries, Unseen, Work, address_of, leaves
+from cli.scaledown.steps import Do, Store
+
+LOCK = ".qpid-scaledown"
+_NAME = re.compile(r"(?P<name>.+)-(?P<ordinal>0|[1-9][0-9]{0,8})")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`target_of` makes what connects to an address; `to` and `words` are for each qpid-drain."""
+
+    stores: Path
+    name: str
+    """Of the folders, before the ordinal; "" where there is but one."""
+    replicas: Path
+    brokers: str
+    """As of `address_of`."""
+    to: tuple[str, ...]
+    delete_released: bool
+    target_of: Callable[[str], Target]
+    words: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of a store, besides what is under way: it could all be seen again."""
+
+    path: Path
+    tries: Tries
+    released: tuple[int, int] | None = None
+    """The times of its mark and of its lock's file when it was found released."""
+    work: Work | None = None
+
+
+class Folder:
+    """Fulfils `place.Place`."""
+
+    def __init__(self, reactor: Any, settings: Settings, tell: Tell, *, once: bool) -> None:
+        self._reactor = reactor
+        self._settings = settings
+        self._tell = tell
+        self._once = once
+        self.what = str(settings.stores)
+        self.on_news: Callable[[], None] = lambda: None
+        self.seen_s: float | None = None
+        self._known: dict[int, _Known] = {}
+        self._lock = -1
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a process of qpid-drain runs."""
+        return any(known.work for known in self._known.values())
+
+    def start(self) -> None:
+        """Nothing has to begin."""
+
+    def close(self) -> None:
+        """End what is under way, as it stands, and give the lock back."""
+        for known in self._known.values():
+            if known.work is not None:
+                known.work.kill()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    # ---- what is seen
+
+    async def take(self) -> str:
+        """By the lock on the folder."""
+        if self._lock >= 0:
+            return ""
+        try:
+            lock = os.open(self._settings.stores / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise endings.Refused(f"the folder {self._settings.stores} cannot be used: {error.strerror}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            self.seen_s = self._reactor.seconds()
+            return f"another controller acts on {self._settings.stores}"
+        self._lock = lock
+        return ""
+
+    async def look(self) -> list[Site]:
+        """The stores of the folder."""
+        try:
+            wanted = range(self._count())
+            self._list()
+        except (OSError, ValueError) as error:
+            raise Unseen(f"what is wanted cannot be seen: {error}") from None
+        asked = [ordinal for ordinal, known in self._known.items() if ordinal in wanted and known.work is None]
+        answers = await gatherResults([self._leaves(ordinal) for ordinal in asked])
+        self.seen_s = self._reactor.seconds()
+        leave = dict(zip(asked, answers, strict=True))
+        # Brokers may take seconds to answer, and a drain may have ended meanwhile: what is known now counts.
+        return [Site("", wanted, tuple(self._store(ordinal, leave.get(ordinal, False)) for ordinal in self._known))]
+
+    def _count(self) -> int:
+        """How many are wanted. OSError, ValueError."""
+        text = self._settings.replicas.read_text().strip()
+        if not re.fullmatch(r"[0-9]{1,9}", text):
+            raise ValueError(f"{self._settings.replicas} has {text[:40]!r}, and not the number of brokers that are wanted")
+        return int(text)
+
+    def _list(self) -> None:
+        """The folders that have a store, by ordinal. Unseen, OSError."""
+        found: dict[int, Path] = {}
+        names: set[str] = set()
+        for path in self._settings.stores.iterdir():
+            match = _NAME.fullmatch(path.name)
+            if match is None or self._settings.name not in ("", match["name"]) or not (path / "store.json").is_file():
+                continue
+            names.add(match["name"])
+            found[int(match["ordinal"])] = path
+        if len(names) > 1:
+            raise Unseen(f"{self._settings.stores} has stores of {', '.join(sorted(names))}: say which with --name")
+        for ordinal in [each for each, known in self._known.items() if each not in found and known.work is None]:
+            del self._known[ordinal]
+        for ordinal, path in found.items():
+            self._known.setdefault(ordinal, _Known(path, Tries(self._once)))
+
+    def _leaves(self, ordinal: int) -> Any:
+        target = self._settings.target_of(address_of(self._settings.brokers, ordinal))
+        return ensureDeferred(leaves(self._reactor, target))
+
+    def _store(self, ordinal: int, leaving: bool) -> Store:
+        known = self._known[ordinal]
+        work = None if known.work is None else known.work.step
+        if known.released is not None and known.released != _times(known.path):
+            known.released = None
+        waits = known.tries.waits(self._reactor.seconds())
+        return Store(ordinal, released=known.released is not None, leaves=leaving, work=work, waits=waits)
+
+    # ---- what is done
+
+    def changed(self, site: str) -> None:
+        """Others are wanted."""
+        for known in self._known.values():
+            known.tries.anew()
+
+    async def do(self, step: Do, site: str, ordinal: int) -> None:
+        """By a process of qpid-drain, or its end."""
+        known = self._known[ordinal]
+        self._tell(step.value, {"store": known.path.name})
+        if step is Do.STOP:
+            assert known.work is not None
+            known.work.kill()
+            return
+        if step is Do.CALL_OFF:
+            remove_durably(REAL_DISK, known.path / MARK)
+            words = ["--from", address_of(self._settings.brokers, ordinal), "--cancel"]
+        else:
+            words = ["--store", str(known.path), *(word for to in self._settings.to for word in ("--to", to))]
+            words += ["--delete-released"] if self._settings.delete_released else []
+        facts = {"store": known.path.name}
+        known.work = Work(step, facts, self._tell, lambda status, why: self._ended(ordinal, status, why))
+        known.work.start(self._reactor, [*words, "--format", "json", *self._settings.words])
+
+    def _ended(self, ordinal: int, status: int, why: str) -> None:
+        """A process of qpid-drain has."""
+        known = self._known[ordinal]
+        work, known.work = known.work, None
+        assert work is not None
+        if work.killed:
+            self._tell("stopped", {"store": known.path.name})
+            return
+        facts = {"store": known.path.name, "status": status} | ({"why": why} if why else {})
+        self._tell("failed" if status else "done", facts)
+        if status:
+            known.tries.failed(self._reactor.seconds())
+        elif work.step is Do.DRAIN:
+            known.tries.anew()
+            known.released = _times(known.path)
+            if not known.path.exists():  # the drain has deleted it
+                del self._known[ordinal]
+
+
+def _times(path: Path) -> tuple[int, int] | None:
+    """When the mark and the lock's file of a store were written last; None when one of them is not there."""
+    try:
+        return (path / MARK).stat().st_mtime_ns, (path / "lock").stat().st_mtime_ns
+    except OSError:
+        return None

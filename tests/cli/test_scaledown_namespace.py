@@ -1,0 +1,296 @@
+"""`qpid-scaledown` over namespaces of Kubernetes: what it writes and tells, against the stand-in of an API server.
+
+There are no brokers. The test is the kubelet, and says how drainers end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import pytest_twisted
+from twisted.internet import reactor as installed_reactor
+from twisted.internet.defer import ensureDeferred
+
+from cli.scaledown import namespace
+from cli.scaledown.controller import Controller
+from cli.scaledown.namespace import LEASE_NAME, Namespace, Settings
+from resource_manager.net.kubernetes import KubernetesClient, Server
+from resource_manager.net.lease import Lease, LeaseOf
+from resource_manager.net.mirror import Times
+from resource_manager.net.tls import Tls
+from tests.broker.real_time import until
+from tests.cli.running import run
+from tests.cli.scaledown_world import NAME, a_claim, a_pod, a_set
+from tests.resource_manager.api_server import CONTROLLER, ApiServer, Client, path_of, rights
+from tests.resource_manager.fault_proxy import KUBERNETES, fault_proxy
+from tests.resource_manager.kube_apiserver import KubeApiServer, a_server
+
+reactor: Any = installed_reactor
+DRAINERS = ["drain-store-queues-2", "drain-store-queues-1"]
+END = {"event": "end", "drain": "d", "empty": True, "queues": 1, "messages": 3, "bytes": 9}
+
+
+WHERE = ("default", "shop")
+MADE = ("statefulsets", "persistentvolumeclaims", "pods", "leases", "roles", "rolebindings")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer | KubeApiServer]:
+    with a_server(tmp_path_factory.mktemp("kube")) as there:
+        if isinstance(there, ApiServer):
+            there.namespaces.add("shop")
+        else:
+            there.request("POST", "/api/v1/namespaces", {"metadata": {"name": "shop"}})
+        yield there
+
+
+@pytest.fixture
+def server(running: ApiServer | KubeApiServer) -> Iterator[ApiServer | KubeApiServer]:
+    """A set of three in two namespaces, of which one replica is wanted; gone at the end."""
+    for where in WHERE:
+        own = {"namespace": where}
+        for thing in rights("scale-down/controller.yaml"):
+            subjects = [{"kind": "ServiceAccount", "name": "qpid-scaledown", "namespace": "default"}]
+            more = {"subjects": subjects} if "subjects" in thing else {}
+            running.make(thing | {"metadata": thing["metadata"] | own} | more)
+        for thing in (a_set(1), *map(a_claim, range(3))):
+            running.make(thing | {"metadata": thing["metadata"] | own})
+        seen(running, where)
+    yield running
+    for where in WHERE:
+        for resource in MADE:
+            for name in names(running, resource, where):
+                if "resource-manager" not in name and running.get(resource, name, where):
+                    running.delete(resource, name, where)
+
+
+def names(server: Client, resource: str, where: str) -> list[str]:
+    """Of what there is."""
+    return [thing["metadata"]["name"] for thing in server.request("GET", path_of(resource, namespace=where))[1]["items"]]
+
+
+def seen(server: Client, where: str = "default") -> None:
+    """The set's controller has seen it."""
+    generation = server.get("statefulsets", NAME, where)["metadata"]["generation"]
+    server.change("statefulsets", f"{NAME}/status", {"status": {"replicas": 1, "observedGeneration": generation}}, where)
+
+
+def scale(server: Client, replicas: int) -> None:
+    server.change("statefulsets", NAME, {"spec": {"replicas": replicas}})
+    seen(server)
+
+
+def ends(server: Client, pod: str, code: int = 0, says: str = json.dumps(END), where: str = "default") -> None:
+    """The drainer does."""
+    state = {"terminated": {"exitCode": code, "message": says}}
+    container = {"name": "qpid-drain", "image": "i", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+    status = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [container]}
+    server.change("pods", f"{pod}/status", {"status": status}, where)
+
+
+def pods(server: Client, where: str = "default") -> list[str]:
+    return names(server, "pods", where)
+
+
+def stored(server: Client, where: str = "default") -> list[str]:
+    return names(server, "persistentvolumeclaims", where)
+
+
+class Acting:
+    """A controller in this process, and what it tells."""
+
+    def __init__(
+        self, server: Any, where: str = "default", times: Times | None = None, *, parallel: int = 1, deletes: bool = False
+    ) -> None:
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        tls = Tls(server.ca, None, None) if isinstance(server, KubeApiServer) else None
+        client = KubernetesClient(reactor, Server(server.url, where, lambda: CONTROLLER), 2.0, tls)
+        lease = Lease(client, LeaseOf(LEASE_NAME, f"a_{id(self)}", 2), reactor.seconds)
+        settings = Settings(where, "", (), deletes, pytest.fail, ("--timeout", "1"), times or Times())
+        self.place = Namespace(reactor, client, lease, settings, self._tell, once=False)
+        self.controller = Controller(reactor, self.place, self._tell, parallel=parallel, poll_s=0.1)
+        self.running = ensureDeferred(self.controller.run()).addErrback(self._failed)
+        self.failure: Any = None
+
+    def _failed(self, failure: Any) -> None:
+        self.failure = failure.value
+
+    def _tell(self, event: str, facts: dict[str, Any]) -> None:
+        self.told.append((event, facts))
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        return [facts for each, facts in self.told if each == event]
+
+
+@asynccontextmanager
+async def acting(*given: Any, **named: Any) -> AsyncIterator[Acting]:
+    made = Acting(*given, **named)
+    try:
+        yield made
+    finally:
+        await made.controller.close()
+        await made.running
+    assert made.failure is None, made.failure
+
+
+@pytest_twisted.ensureDeferred
+async def test_claims_are_drained_one_after_the_other_marked_and_deleted_with_what_the_manifests_allow(server: Any) -> None:
+    async with acting(server, deletes=True) as one:
+        await until(lambda: pods(server) == DRAINERS[:1])
+        ends(server, DRAINERS[0])
+        await until(lambda: pods(server) == DRAINERS[1:] and stored(server) == ["store-queues-0", "store-queues-1"])
+        ends(server, DRAINERS[1])
+        await until(lambda: pods(server) == [] and stored(server) == ["store-queues-0"])
+        await until(lambda: len(one.events("deleting")) == 2)
+        assert sorted(event for event, _ in one.told) == sorted(["wanted", *2 * ["drain", "released", "deleting"]])
+        assert [facts["store"] for facts in one.events("drain")] == ["store-queues-2", "store-queues-1"]
+        assert one.events("drain")[0]["to"] == ["queues-0.queues.default:5672"]
+    assert not server.get("leases", LEASE_NAME)["spec"].get("holderIdentity"), "the next one need not wait"
+    assert isinstance(server, KubeApiServer) or not [answer for answer in server.answers if answer[3] in (400, 403, 422)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_several_are_drained_at_a_time_if_that_is_asked_for_and_one_that_fails_is_tried_again(server: Any) -> None:
+    async with acting(server, parallel=2) as one:
+        await until(lambda: pods(server) == sorted(DRAINERS))
+        before = server.get("pods", DRAINERS[0])["metadata"]["uid"]
+        ends(server, DRAINERS[0], 1, "qpid-drain: the target cannot be reached")
+        await until(lambda: bool(one.events("failed")))
+        assert one.events("failed")[0]["why"] == "qpid-drain: the target cannot be reached"
+        await until(lambda: server.get("pods", DRAINERS[0]).get("metadata", {}).get("uid", before) != before)
+        ends(server, DRAINERS[1], 0, "")
+        await until(lambda: len(one.events("failed")) == 2)
+        assert one.events("released") == [], "an exit status alone is not believed"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_scale_up_in_the_middle_ends_the_drainer_and_zero_does_too(server: Any) -> None:
+    async with acting(server) as one:
+        for replicas in (3, 0):
+            await until(lambda: DRAINERS[0] in pods(server))
+            scale(server, replicas)
+            await until(lambda: pods(server) == [])
+            scale(server, 2)
+        assert len(one.events("stop")) == 2
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_pod_that_still_has_the_claim_and_a_set_that_is_not_seen_yet_hold_it_up(server: Any) -> None:
+    server.make(a_pod(2))
+    async with acting(server) as one:
+        await until(lambda: pods(server) == [DRAINERS[1], "queues-2"])
+        server.change("statefulsets", NAME, {"spec": {"replicas": 2}})
+        await until(lambda: len(one.events("wanted")) == 2)
+        await until(lambda: pods(server) == ["queues-2"])
+        server.delete("pods", "queues-2")
+        assert one.events("released") == []
+        scale(server, 2)
+        await until(lambda: pods(server) == DRAINERS[:1])
+
+
+@pytest_twisted.ensureDeferred
+async def test_of_two_controllers_one_acts_and_the_other_takes_over_without_a_second_drainer(server: Any) -> None:
+    async with acting(server) as first:
+        await until(lambda: bool(first.events("drain")))
+        async with acting(server) as second:
+            await until(lambda: bool(second.events("waiting")))
+            first.place._lease.renew = first.place._lease.take = stuck  # type: ignore[method-assign]  # as if it were frozen
+            await until(lambda: bool(second.events("wanted")))
+            assert (pods(server), second.events("drain")) == (DRAINERS[:1], [])
+            ends(server, DRAINERS[0])
+            await until(lambda: bool(second.events("released")))
+
+
+async def stuck() -> bool:
+    raise ValueError("frozen")
+
+
+@pytest_twisted.ensureDeferred
+async def test_each_namespace_is_looked_after_by_itself(server: Any) -> None:
+    async with acting(server) as one, acting(server, "shop") as other:
+        await until(lambda: pods(server) == pods(server, "shop") == DRAINERS[:1])
+        ends(server, DRAINERS[0], where="shop")
+        await until(lambda: bool(other.events("released")))
+        assert one.events("released") == []
+        assert other.events("released")[0] == {"store": "store-queues-2", "namespace": "shop"}
+
+
+@pytest_twisted.ensureDeferred
+async def test_it_is_not_alive_when_no_list_has_succeeded_for_two_minutes_and_says_why(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.scaledown.controller.STALE_S", 4.0)
+    monkeypatch.setattr(namespace, "STALE_S", 4.0)
+    with fault_proxy(server.port, KUBERNETES, server.context) as proxy:
+        async with acting(proxy, times=Times(relist_s=0.3, watch_s=600, silence_s=600.0)) as one:
+            await until(lambda: bool(one.events("drain")))
+            assert one.controller.alive
+            proxy.becomes("hang")
+            await until(lambda: not one.controller.alive)
+            await until(lambda: bool(one.events("unseen")))
+            assert "no answer for 2 s" in one.events("unseen")[0]["why"]
+            proxy.becomes("")
+            await until(lambda: one.controller.alive)
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_its_account_may_not_do_is_told_as_the_verb_and_the_resource(server: Any) -> None:
+    role = server.get("roles", "qpid-scaledown")
+    rules = [rule for rule in role["rules"] if "pods" not in rule["resources"]]
+    server.change(
+        "roles", "qpid-scaledown", {"rules": [*rules, {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]}
+    )
+    async with acting(server) as one:
+        await until(lambda: bool(one.events("failed")))
+        assert "403 this account may not create pods in the namespace default" in one.events("failed")[0]["why"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_set_that_is_unfit_and_a_drainer_that_does_not_start_are_told_once(server: Any) -> None:
+    async with acting(server) as one:
+        await until(lambda: pods(server) == DRAINERS[:1])
+        condition = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+        server.change("pods", f"{DRAINERS[0]}/status", {"status": {"phase": "Pending", "conditions": [condition]}})
+        await until(lambda: bool(one.events("pending")))
+        assert one.events("pending")[0]["why"] == "0/3 nodes are available"
+        if isinstance(server, ApiServer):  # the release of the real one that is at hand knows no such policy
+            server.change("statefulsets", NAME, {"spec": {"persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}}})
+            await until(lambda: bool(one.events("unfit")))
+            assert len(one.events("unfit")) == 1
+        assert len(one.events("pending")) == 1
+
+
+@pytest.mark.parametrize(
+    "words,why",
+    [
+        (("--namespace", "a", "--stores", "."), "--stores is for stores in a folder, and --namespace for those in Kubernetes"),
+        (("--namespace", "a", "--namespace", "a"), "a --namespace is given twice"),
+        (("--namespace", "A_"), "'A_' is no name of an object"),
+        (("--namespace", "a"), "this is no pod (KUBERNETES_SERVICE_HOST is not set): give --api-server https://host:6443"),
+        (("--namespace", "a", "--api-server", "http://far:1"), "over http a stranger could answer for far"),
+        (("--namespace", "a", "--brokers", "h:1"), "--brokers needs {ordinal}"),
+        (("--api-server", "https://h:1"), "--api-server goes with --namespace"),
+        ((), "--stores is needed, or --namespace"),
+        (("--stores", "."), "--replicas-file is needed, or --namespace"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_in_a_line(words: tuple[str, ...], why: str) -> None:
+    found = run("qpid-scaledown", *words)
+    assert found.status == 2
+    assert why in found.err
+
+
+def test_the_last_event_of_a_drain_fits_into_a_termination_message(tmp_path: Any) -> None:
+    from cli.commands.qpid_drain import MOST_END_BYTES, _write_end
+
+    refused = [{"queue": f"orders-{number}", "sequence": number, "why": "too large " * 10} for number in range(200)]
+    facts = {"event": "end", "drain": "d", "moved": 5, "left": 200, "empty": False, "refused": refused}
+    _write_end(tmp_path / "end", facts, [{"moved": 3, "known": 2, "bytes": 99}])
+    text = (tmp_path / "end").read_text()
+    found = json.loads(text)
+    assert len(text.encode()) <= MOST_END_BYTES
+    assert (found["refusals"], found["messages"], found["bytes"], found["queues"]) == (200, 5, 99, 1)
+    assert refused[: len(found["refused"])] == found["refused"] != []
