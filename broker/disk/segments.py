@@ -25,6 +25,11 @@ has rotted; what is not whole after it is the last group, of which a power cut m
 nobody relies on. One group, the last before a crash, is synced but not yet marked; when the log rests, its mark follows
 within a second.
 
+A mark that cannot be read is no sign of damage: a power cut may tear the one that is being written. So the other one counts,
+which speaks of a group less. That is why two places that rot at once, the newest mark and a batch of the group that it alone
+speaks of, are taken for a torn group. To take such a mark for damage would be worse: after a power cut of a whole cluster each
+member might name a floor that no log reaches, and none would vote. One place that rots, whichever, is always noticed.
+
 Because every file is zeros beyond its batches, an append changes neither the file's length nor its blocks, and fdatasync has no
 file-system metadata to write. (Where a sync brings much, a sparse file serves as well: see `preparation`.) And whatever shortens
 a segment puts the zeros back before it may be appended to again, so that no remains of old batches can ever follow new ones.

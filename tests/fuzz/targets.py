@@ -65,6 +65,8 @@ _DEPTH_OF_PROTON = 10
 """Proton's codec gives up on what is nested deeper."""
 _MARKS = (range(512, 552), range(1024, 1064))
 """Where a segment says how far it is known to be synced (`broker.disk.segments`)."""
+_MARK = struct.Struct("<4sQQQQ")
+"""A mark's magic, its number, where what it speaks of ends, and the index and epoch of the last batch there."""
 _UNLIKE_PROTON = b"\x00\xe0\xf0\x73\x74\x84\x94"
 """Described values and arrays, whose descriptors and elements proton takes in fewer forms; a character, which proton does not
 look at; decimals, which we give as their bytes. Other values with these bytes in them are not compared either."""
@@ -268,8 +270,8 @@ def _store() -> tuple[Path, dict[str, bytes], list[bytes]]:
 def log(data: bytes) -> None:
     """A log in which some bytes were changed: what comes back is a beginning of it, and what is missing is known to be.
 
-    One loss is not: where a segment's newest mark has rotted, and a batch that it alone spoke of, at once. Such a mark may be one
-    that was being written in a crash, and such a batch the last one before it, on which nobody relied.
+    One loss is not (`broker.disk.segments` says why): where the newest segment's mark has rotted, and a batch that it alone spoke
+    of, at once. But all comes back that a mark speaks of which has not changed.
     """
     folder, files, sealed = _store()
     place = folder / "damaged"
@@ -277,14 +279,16 @@ def log(data: bytes) -> None:
     place.mkdir()
     names = sorted(files)
     content = {name: bytearray(files[name]) for name in names}
-    changed = mark_changed = False
+    newest = max(name for name in names if name.endswith(SUFFIX))
+    changed, marks = False, set(_MARKS)
     for which, offset, bits in struct.iter_unpack("<BHB", data[: len(data) // 4 * 4]):
         name = names[which % len(names)]
         victim = content[name]
         if victim and bits:
             victim[offset % len(victim)] ^= bits
             changed = True
-            mark_changed |= name.endswith(SUFFIX) and any(offset % len(victim) in place for place in _MARKS)
+            if name == newest:
+                marks -= {place for place in marks if offset % len(victim) in place}
     for name, what in content.items():
         (place / name).write_bytes(what)
     try:
@@ -296,7 +300,9 @@ def log(data: bytes) -> None:
     indexes = [entry.index for entry in found.entries]
     assert indexes == list(range(1, len(indexes) + 1))
     assert [entry.nbytes for entry in found.entries] == [len(one) for one in sealed[: len(indexes)]]
-    assert len(indexes) == len(sealed) or found.blank or found.floor is not None or mark_changed
+    spoken_of = [_MARK.unpack_from(files[newest], place.start)[3] for place in marks]
+    least = max(spoken_of, default=int(newest.removesuffix(SUFFIX)) - 1)
+    assert len(indexes) >= (len(sealed) if len(marks) == len(_MARKS) else least) or found.blank or found.floor is not None
     assert changed or len(indexes) == len(sealed)
 
 
