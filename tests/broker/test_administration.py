@@ -319,7 +319,18 @@ def test_the_node_tells_its_types_and_what_they_have_by_amqp_management() -> Non
                 assert client.request("READ", kind, row["name"])[2].keys() == row.keys()
             assert client.request("READ", kind, identity=row["identity"])[2]["name"] == row["name"]
         operations = asked("GET-OPERATIONS")[2]
-        assert operations["queue"] == ["READ", "QUERY", "CREATE", "UPDATE", "DELETE", "PURGE", "MOVE", "REROUTE", "PEEK"]
+        assert operations["queue"] == [
+            "READ",
+            "QUERY",
+            "CREATE",
+            "UPDATE",
+            "DELETE",
+            "PURGE",
+            "MOVE",
+            "REROUTE",
+            "PEEK",
+            "DELIVER",
+        ]
         assert operations[schema.NODE] == sorted(schema.DESCRIBING | {"QUERY"})
         assert asked("QUERY", entityType="ha")[2]["results"] == [["ha", "ha", "ha", "ready"]]
 
