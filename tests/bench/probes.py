@@ -6,7 +6,10 @@ they give way to the brokers (`nice`), so that the primary's thread has no pause
 Rows without load come first; "late" counts answers that took longer than `WITHIN_S`.
 
 "its own work" is the processor time that the primary's thread used from the question to the answer: what the broker itself makes
-of it, whatever else runs on the machine; it must be within `WITHIN_S`. The backups' row has what the machine makes of it.
+of it, and what it did meanwhile if the prober had no core; it must be within `WITHIN_S`. "apart from waits for a core" is the
+time of the primary's answers less that for which its thread and the prober's were ready to run and had no core. The thread's
+waits for Python's lock and for disks are in it; a wait of both at once is taken off twice, so it is the least. The backups' row
+has what the machine makes of it.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.meter import cpu_s
@@ -26,6 +30,8 @@ WITHIN_S = 0.1
 PAIRS = 10
 PAUSE_S = 0.01
 PATHS = ("/livez", "/startedz", "/readyz")
+_OWN, _APART = "its own work", "apart from waits for a core"
+_SELF = Path("/proc/thread-self")
 _BEFORE_S = 1.0
 """Time for the load to begin."""
 
@@ -39,7 +45,7 @@ def measure(folder: Path, load: str, messages: int) -> bool:
         unbounded = {"replicate": "all", "arguments": {"qpid.max_size": 0}}
         harness.ask_all(primary.address, *(("CREATE", "queue", queue, unbounded) for queue in queues))
         print(
-            f"{'probes of':<30}{'answers':>9}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}{'late':>7}{'wrong':>7}{'busy':>7}{'load':>7}"
+            f"{'probes of':<46}{'answers':>9}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}{'late':>7}{'wrong':>7}{'busy':>7}{'load':>7}"
         )
         good = _row("an idle primary", brokers.brokers, [])
         each = str(messages // PAIRS)
@@ -54,31 +60,47 @@ def measure(folder: Path, load: str, messages: int) -> bool:
 
 def _row(name: str, brokers: Sequence[harness.BrokerProcess], running: Sequence[subprocess.Popen[bytes]]) -> bool:
     """Probe while the load runs, or for some seconds, and print what was seen."""
-    took: dict[str, list[float]] = {"primary": [], "its own work": [], "backups": []}
+    took: dict[str, list[float]] = {"primary": [], _OWN: [], _APART: [], "backups": []}
     wrong, began_s, cpu_began_s = 0, time.monotonic(), cpu_s(brokers[0])
     while all(process.poll() is None for process in running) and (running or time.monotonic() < began_s + 3):
         for number, broker in enumerate(brokers):
             for path in PATHS:
                 assert isinstance(broker, Probed)
-                asked_s, ran_s = time.perf_counter(), _ran_s(broker)
+                asked_s, before, ours = time.perf_counter(), _scheduled(_main_thread(broker)), _scheduled(_SELF)
                 status, _ = broker.probe(path)
-                took["backups" if number else "primary"].append(time.perf_counter() - asked_s)
+                took_s, after = time.perf_counter() - asked_s, _scheduled(_main_thread(broker))
+                took["backups" if number else "primary"].append(took_s)
                 if not number:
-                    took["its own work"].append(_ran_s(broker) - ran_s)
+                    took[_OWN].append(after.ran_s - before.ran_s)
+                    waited_s = after.waited_s - before.waited_s + _scheduled(_SELF).waited_s - ours.waited_s
+                    took[_APART].append(max(0.0, took_s - waited_s))
                 wrong += status != (503 if number and path == "/readyz" else 200)
         time.sleep(PAUSE_S)
     busy = (cpu_s(brokers[0]) - cpu_began_s) / (time.monotonic() - began_s)
     for whom, found in took.items():
         cuts, late = statistics.quantiles(found, n=100), sum(seconds > WITHIN_S for seconds in found)
         print(
-            f"{f'{name}: {whom}':<30}{len(found):>9,}{cuts[49] * 1e3:>9.1f}{cuts[98] * 1e3:>9.1f}{max(found) * 1e3:>9.1f}"
+            f"{f'{name}: {whom}':<46}{len(found):>9,}{cuts[49] * 1e3:>9.1f}{cuts[98] * 1e3:>9.1f}{max(found) * 1e3:>9.1f}"
             f"{late:>7}{wrong:>7}{busy:>7.0%}{os.getloadavg()[0]:>7.1f}",
             flush=True,
         )
-    return wrong == 0 and max(took["its own work"]) <= WITHIN_S
+    return wrong == 0 and max(took[_OWN]) <= WITHIN_S
 
 
-def _ran_s(broker: harness.BrokerProcess) -> float:
-    """For how long the broker's main thread has had a processor so far (proc(5), schedstat)."""
+@dataclass(frozen=True, slots=True)
+class _Scheduled:
+    """For how long a thread has had a core so far, and for how long it was ready to run and had none."""
+
+    ran_s: float
+    waited_s: float
+
+
+def _scheduled(thread: Path) -> _Scheduled:
+    """What the kernel says of a thread (proc(5), schedstat)."""
+    ran, waited = (thread / "schedstat").read_text().split()[:2]
+    return _Scheduled(int(ran) / 1e9, int(waited) / 1e9)
+
+
+def _main_thread(broker: harness.BrokerProcess) -> Path:
     assert broker.process is not None
-    return int(Path(f"/proc/{broker.process.pid}/schedstat").read_text().split()[0]) / 1e9
+    return Path(f"/proc/{broker.process.pid}")
