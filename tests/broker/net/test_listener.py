@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket as socket_module
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import pytest_twisted
-from twisted.internet import reactor, task
+from twisted.internet import defer, reactor, task
 from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Protocol
@@ -17,6 +19,8 @@ from broker.core import limits
 from broker.core.identity import Certificate, Socket
 from broker.net.listener import ConnectionFactory, listen
 from tests.broker.clients import bench
+
+PATIENCE_S = 30.0
 
 
 def test_a_socket_in_the_clear_has_an_address_and_no_certificate() -> None:
@@ -81,14 +85,12 @@ def test_a_port_for_clients_accepts_in_the_share_of_a_turn_and_no_faster_than_th
     where = "127.0.0.1", port.getHost().port
     count = limits.ACCEPTS_AT_ONCE + 1
     clients = [socket_module.create_connection(where) for _ in range(count)]
-    while len(sockets) < count:
-        yield task.deferLater(reactor, 0.001, lambda: None)
+    yield until(lambda: len(sockets) == count)
     assert share.spent_s > 0, "it is counted"
     assert share.waiting == []
     share.is_left = False
     clients += [socket_module.create_connection(where) for _ in range(count)]
-    while not share.waiting:
-        yield task.deferLater(reactor, 0.001, lambda: None)
+    yield until(lambda: bool(share.waiting))
     assert (share.waiting, len(sockets)) == ([port], count), "it waits for its share"
     assert port.go_on(), "there are more"
     assert len(sockets) == count + limits.ACCEPTS_AT_ONCE
@@ -96,12 +98,20 @@ def test_a_port_for_clients_accepts_in_the_share_of_a_turn_and_no_faster_than_th
     assert len(sockets) == 2 * count
     share.is_left = True
     clients.append(socket_module.create_connection(where))
-    while len(sockets) < len(clients):
-        yield task.deferLater(reactor, 0.001, lambda: None)
+    yield until(lambda: len(sockets) == len(clients))
     for client in clients:
         client.close()
     yield port.stopListening()
     assert share.waiting == [], "a port that is closed waits for nothing"
+
+
+@defer.inlineCallbacks
+def until(happened: Callable[[], bool]) -> Any:
+    """Let the reactor turn until this holds."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not happened():
+        assert time.monotonic() < deadline, "it has not happened"
+        yield task.deferLater(reactor, 0.001, lambda: None)
 
 
 class Share:
