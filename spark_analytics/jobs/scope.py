@@ -40,6 +40,8 @@ class Scope:
     """The shortest sampling interval."""
     terms: list[Term]
     """`expected.terms` of the cluster."""
+    kinds: frozenset[str]
+    """Of its lines in the span; `own` for samples by others than the primary. What is not there is not asked for."""
 
     def own(self, frame: DataFrame) -> DataFrame:
         """The cluster's own rows."""
@@ -95,6 +97,7 @@ def find(
         samples=sum(row["lines"] for row in inside if row["mine"] and row["kind"] == "sample"),
         shortest_ms=min((row["shortest_ms"] for row in inside if row["shortest_ms"]), default=0) or spans.SECOND,
         terms=expected.terms((row.asDict() for row in chosen), end_ms=said_ms),
+        kinds=frozenset("own" if row["kind"] == "sample" and not row["mine"] else row["kind"] for row in inside),
     )
 
 

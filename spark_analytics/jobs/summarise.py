@@ -190,7 +190,7 @@ def _state(lines: DataFrame, cut: Cut, found: Scope, request: Request) -> _State
     samples = lag.samples(lines, found.terms)
     grains = materialised(lag.grains(samples, cut.grains, objective_ms=request.objective_ms))
     seen = [row.asDict() for row in lag.seen(grains).collect()]
-    rosters = [row.asDict() for row in of_lines.rosters(lines).collect()]
+    rosters = [row.asDict() for row in of_lines.rosters(lines).collect()] if "roster" in found.kinds else []
     segments = expected.segments(seen, rosters, found.terms)
     rows = lag.gaps(grains, expected.as_frame(lines.sparkSession, segments))
     if found.samples <= EXACT_SAMPLES:
@@ -219,7 +219,7 @@ def _put_together(
     axis, heat_axis = (Axis.over(found.begin_ms, found.end_ms, step) for step in (cut.step_ms, cut.heat_ms))
     lanes = series.lanes(steps, primaries, axis, begin_ms=found.begin_ms, end_ms=found.end_ms, interval_ms=found.interval_ms)
     backups, timeline = _backups(totals, steps), series.timeline(steps, primaries, axis)
-    told = [row.asDict() for row in of_lines.newest_events(lines, MAX_EVENTS, failovers.TYPES).collect()]
+    told = _told(lines) if "event" in found.kinds else []
     cells = _of(rows, cut.heat_ms)
     chosen, left_out = _windows(_of(rows, cut.window_ms), {name: i for i, name in enumerate(names)})
     left_out = left_out or len(names) > len({row["queue"] for row in chosen if row["queue"] is not None})
@@ -377,6 +377,10 @@ def _windows(rows: Rows, places: dict[str, int]) -> tuple[Rows, bool]:
     return order, len(chosen) < len(rows)
 
 
+def _told(lines: DataFrame) -> Rows:
+    return [row.asDict() for row in of_lines.newest_events(lines, MAX_EVENTS, failovers.TYPES).collect()]
+
+
 def _changes(terms: Rows, events: Rows) -> Rows:
     told = [row for row in events if row["type"] in failovers.TYPES]
     return [_plain_row(row) for row in failovers.failovers(terms, told)][-MAX_FAILOVERS:]
@@ -419,7 +423,7 @@ def _quality(
     read: Inputs, found: Scope, request: Request, totals: Rows, lines: DataFrame, present: DataFrame, events: Rows
 ) -> dict[str, Any]:
     drops = {row["detail"] or "": row["dropped"] or 0 for row in events if row["type"] == "drop"}
-    views = of_lines.views(lines, since_ms=found.end_ms - CLOCK_SPAN_MS, every_ms=_VIEW_MS).collect()
+    views = of_lines.views(lines, since_ms=found.end_ms - CLOCK_SPAN_MS, every_ms=_VIEW_MS)
     counts = found.quality
     return counts | {
         "files": request.files or read.counters["files"] or 0,
@@ -435,6 +439,6 @@ def _quality(
             "lines": sum(drops.values()),
             "reasons": dict(sorted(drops.items())),
         },
-        "clocks": clocks.offsets(row.asDict() for row in views),
+        "clocks": clocks.offsets(row.asDict() for row in views.collect()) if "own" in found.kinds else [],
         "examples": [row.asDict() for row in quality.examples(read.lines).collect()] if counts["bad"] else [],
     }

@@ -44,6 +44,23 @@ def summary(spark: SparkSession) -> Summarise:
 
 
 @pytest.fixture(scope="session")
-def report(summary: Summarise, story: tuple[Path, dict[str, Any]]) -> Report:
+def counted(spark: SparkSession, summary: Summarise, story: tuple[Path, dict[str, Any]]) -> tuple[Report, int]:
+    """The report of the story, and how many jobs Spark was asked for."""
+    before = newest_job(spark)
+    made = summary(story[0])
+    return made, newest_job(spark) - before
+
+
+@pytest.fixture(scope="session")
+def report(counted: tuple[Report, int]) -> Report:
     """The report of the story."""
-    return summary(story[0])
+    return counted[0]
+
+
+def newest_job(spark: SparkSession) -> int:
+    """The number of the last job that Spark was asked for, -1 before the first; it numbers them one by one."""
+    context: Any = spark.sparkContext
+    scala = context._jsc.sc()
+    scala.listenerBus().waitUntilEmpty()
+    jobs = scala.statusStore().jobsList(None)
+    return max((int(jobs.apply(at).jobId()) for at in range(jobs.size())), default=-1)

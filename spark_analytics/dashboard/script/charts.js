@@ -180,10 +180,19 @@ function picture(id, width, height, chart, ...drawn) {
     ),
   );
 }
-const hatching = (id, kind, angle) =>
+const hatching = (id, kind, angle, colour) =>
   h(
     "pattern",
-    { key: id, id, class: kind, width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: `rotate(${angle})` },
+    {
+      key: id,
+      id,
+      class: kind,
+      style: tone(colour),
+      width: 7,
+      height: 7,
+      patternUnits: "userSpaceOnUse",
+      patternTransform: `rotate(${angle})`,
+    },
     h("path", { d: "M0 0V7" }),
   );
 
@@ -216,7 +225,7 @@ function lines(report, options) {
   const drawn = series.map((s) =>
     h(
       "g",
-      { key: s.name + (s.what || ""), class: "c" + s.c + (s.dim ? " dim" : "") },
+      { key: s.name + (s.what || ""), class: s.dim ? "dim" : null, style: tone("c" + s.c) },
       silence(s),
       s.band && h("path", { d: bandPath(s.band[0], s.band[1], at, y), class: "band" }),
       h("path", { d: linePath(s.values, at, y), class: "line" + (s.thin ? " thin" : ""), "stroke-dasharray": s.dashes || null }),
@@ -232,7 +241,9 @@ function lines(report, options) {
     h(
       "defs",
       null,
-      [...new Set(series.filter((s) => s.gone).map((s) => s.c))].map((c) => hatching(`${id}-hatch${c}`, "hatch c" + c, 45 + 30 * c)),
+      [...new Set(series.filter((s) => s.gone).map((s) => s.c))].map((c) =>
+        hatching(`${id}-hatch${c}`, "hatch", 45 + 30 * c, "c" + c),
+      ),
     ),
     drawTimeAxis(axis, top, bottom),
     ticks.map((v) => [
@@ -259,7 +270,13 @@ function lines(report, options) {
     (ends ? placeEnds(series, at, y, bottom) : []).map((p) =>
       h(
         "text",
-        { key: "end" + p.s.name + (p.s.what || ""), x: width - (END_ROOM - 5) * u, y: p.y + 4 * u, class: "end c" + p.s.c },
+        {
+          key: "end" + p.s.name + (p.s.what || ""),
+          x: width - (END_ROOM - 5) * u,
+          y: p.y + 4 * u,
+          class: "end",
+          style: tone("c" + p.s.c),
+        },
         ends.get(p.s.name),
       ),
     ),
@@ -300,9 +317,10 @@ function lanes(report, { id, label, rows, grid, textOf, wide: wideEnd = false })
     const x = axis.x(a),
       place = { x, y, width: Math.max(1, axis.x(b) - x - 1), height: high, rx: 2.5 };
     return [
-      h("rect", { ...place, class: "seg s-" + s }),
+      h("rect", { ...place, class: "seg s-" + s, style: tone(s) }),
       isGone(s) && h("rect", { ...place, fill: `url(#${id}-${s === "SILENT" ? "silent" : "stopped"})` }),
-      place.width > s.length * 7.6 * u + 10 && h("text", { x: x + 6 * u, y: y + high * 0.69, class: "segtext s-" + s }, s),
+      place.width > s.length * 7.6 * u + 10 &&
+        h("text", { x: x + 6 * u, y: y + high * 0.69, class: "segtext s-" + s, style: tone(s) }, s),
     ];
   };
   return picture(
@@ -343,6 +361,7 @@ const worstStatus = (statuses) => statuses.reduce((a, b) => (severity(b) > sever
 
 const SHADES = [0.01, 0.1, 1 / 3, 1, 3, 10, 60, Infinity];
 /** Which of the map's colours a lag has: four blues within the objective, four from yellow to dark red over it. */
+const short = (x) => x.toFixed(1);
 const shadeOf = (ms, objective) => SHADES.findIndex((times) => ms <= times * Math.max(1, objective));
 /** Queue by time: cells of one colour are one path, so that a map of thousands is light. */
 function heatMap(report) {
@@ -363,9 +382,12 @@ function heatMap(report) {
     const silent = new Set(list(row.silent));
     list(row.worst_ms).forEach((ms, i) => {
       if (!isNumber(ms)) return;
-      const wide = Math.max(0.6, edge(i + 1) - edge(i) - (edge(i + 1) - edge(i) > 5 ? 1 : 0));
-      cells[shadeOf(ms, report.objective_ms)] += `M${edge(i).toFixed(1)} ${r * cell}h${wide.toFixed(1)}v${cell - 1}h-${wide.toFixed(1)}z`;
-      if (silent.has(i)) strokes += `M${(edge(i) + wide * 0.2).toFixed(1)} ${(r + 1) * cell - 3}L${(edge(i) + wide * 0.8).toFixed(1)} ${r * cell + 2}`;
+      const x = edge(i),
+        y = r * cell,
+        step = edge(i + 1) - x,
+        wide = Math.max(0.6, step > 5 ? step - 1 : step);
+      cells[shadeOf(ms, report.objective_ms)] += `M${short(x)} ${y}h${short(wide)}v${cell - 1}h-${short(wide)}z`;
+      if (silent.has(i)) strokes += `M${short(x + wide * 0.2)} ${y + cell - 3}L${short(x + wide * 0.8)} ${y + 2}`;
     });
   });
   const rowAt = (y) => rows[Math.floor(y / cell)];
@@ -385,9 +407,13 @@ function heatMap(report) {
     },
     drawTimeAxis(axis, 0, bottom),
     rows.map((row, r) =>
-      h("text", { x: 0, y: (r + 0.5) * cell + 4 * u, class: "lane" + (chosen(row) ? " chosen" : "") }, shortened(String(row.queue))),
+      h(
+        "text",
+        { x: 0, y: (r + 0.5) * cell + 4 * u, class: "lane" + (chosen(row) ? " chosen" : "") },
+        shortened(String(row.queue)),
+      ),
     ),
-    cells.map((d, i) => h("path", { d, class: "cell h" + i })),
+    cells.map((d, i) => h("path", { d, class: "cell", style: tone("h" + i) })),
     h("path", { d: strokes, class: "strokes" }),
     drawFailovers(report, axis, 0, bottom),
   );
@@ -403,12 +429,17 @@ function heatText(heat, i, row) {
   );
 }
 function heatScale(report) {
-  const upTo = (times, i) => (times === Infinity ? "more" : (i ? "" : "up to ") + duration(times * Math.max(1, report.objective_ms)));
+  const objective = Math.max(1, report.objective_ms),
+    upTo = (times, i) => (times === Infinity ? "more" : (i ? "" : "up to ") + duration(times * objective));
   return h(
     "div",
     { key: "scale", class: "legend small" },
-    SHADES.map((times, i) => h("span", { key: i }, h("span", { class: "swatch h" + i }), upTo(times, i))),
-    h("span", { key: "said" }, `The colour turns at the objective, ${duration(report.objective_ms)}. A stroke: a backup was silent or not connected.`),
+    SHADES.map((times, i) => h("span", { key: i }, swatch("h" + i), upTo(times, i))),
+    h(
+      "span",
+      { key: "said" },
+      `The colour turns at the objective, ${duration(report.objective_ms)}. A stroke: a backup was silent or not connected.`,
+    ),
   );
 }
 

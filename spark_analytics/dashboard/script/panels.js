@@ -1,12 +1,17 @@
 // The parts of the page, each from the report alone. A part that the report does not have is left out; a part that cannot be drawn
 // says so, and the others stand.
 
-const badge = (status, meaning) =>
-  h("span", { class: "badge s-" + String(status).replace(/[^A-Z]/g, ""), title: (meaning || {})[status] || null }, String(status));
+/** A style that draws in one of the page's named colours. */
+const tone = (colour) => ({ "--c": `var(--${colour})` });
+const swatch = (colour) => h("span", { class: "swatch", style: tone(colour) });
+function badge(status, meaning) {
+  const state = String(status).replace(/[^A-Z]/g, "");
+  return h("span", { class: "badge s-" + state, style: tone(state), title: (meaning || {})[status] || null }, String(status));
+}
 const brokers = (report) => Object.keys((report.timeline || {}).backups || {});
 const colourOf = (report, name) => Math.max(0, brokers(report).indexOf(name)) % 6;
 const backups = (report) => brokers(report).filter((name) => list(report.timeline.backups[name].status).some(Boolean));
-const dot = (report, name) => h("span", { class: "key c" + colourOf(report, name), "aria-hidden": "true" });
+const dot = (report, name) => h("span", { class: "key", style: tone("c" + colourOf(report, name)), "aria-hidden": "true" });
 const soft = (...text) => h("span", { class: "soft" }, text);
 const nothing = (text, good) => h("p", { key: "empty", class: "empty" + (good ? " good" : "") }, text);
 const facts = (rows) =>
@@ -320,7 +325,13 @@ const MEASURES = {
     hint: () => "Batches acknowledged in a second; dashed: committed. A backup catches up while its line is above the dashed one.",
     series: (s) => ({ values: s.ack_rate }),
     beside: (report) => [
-      { name: "committed", c: 9, dashes: "5 4", nameless: true, values: highestOf(backups(report).map((name) => report.timeline.backups[name].commit_rate)) },
+      {
+        name: "committed",
+        c: 9,
+        dashes: "5 4",
+        nameless: true,
+        values: highestOf(backups(report).map((name) => report.timeline.backups[name].commit_rate)),
+      },
     ],
     format: perSecond,
     tick: count,
@@ -329,15 +340,22 @@ const MEASURES = {
   burn: {
     title: "Burn",
     hint: (report) =>
-      `How fast the allowance of ${percent(1 - (report.slo || {}).target)} over the objective was spent, over the hour before: 1 × spends exactly all of it.`,
-    series: (s, report, name) => ({ values: list(((((report.slo || {}).series || {}).backups || {})[name] || {})["1h"]) }),
+      `How fast the allowance of ${percent(1 - (report.slo || {}).target)} over the objective was spent, ` +
+      "over the hour before: 1 × spends exactly all of it.",
+    series: (s, report, name) => ({ values: list((report.slo?.series?.backups?.[name] || {})["1h"]) }),
     format: times,
     scale: "linear",
   },
 };
 /** p99 as a line; where nobody was heard, the time since. */
 const lagValues = (s) => s.p99_ms.map((v, i) => (isGone(s.status[i]) ? Math.max(s.worst_ms[i] || 0, v || 0) : v));
-const highestOf = (several) => list(several[0]).map((_, i) => worstIn(several.map((values) => list(values)[i]), [0, several.length]));
+const highestOf = (several) =>
+  list(several[0]).map((_, i) =>
+    worstIn(
+      several.map((values) => list(values)[i]),
+      [0, several.length],
+    ),
+  );
 function stepLines(report) {
   const line = report.timeline;
   const primaryAt = (t) => records(report.terms).filter((r) => r.begin_ms <= t).pop();
@@ -420,7 +438,7 @@ function lagCard(report) {
       { key: "legend-states", class: "legend small" },
       Object.keys(report.meaning || {})
         .filter((s) => used.has(s))
-        .map((s) => h("span", { key: s }, h("span", { class: "swatch s-" + s }), h("b", null, s.toLowerCase()), report.meaning[s])),
+        .map((s) => h("span", { key: s }, swatch(s), h("b", null, s.toLowerCase()), report.meaning[s])),
     ),
     behind("lag", measure.title + " and state of each backup over time", (caption) =>
       table(
@@ -532,7 +550,8 @@ function heatCard(report) {
   return card(
     "heat",
     "Queues over time",
-    `Worst lag of any backup: ${which}, in steps of ${duration(heat.step_ms)}. Click a row to see the queue, or the times below it to see that time.`,
+    `Worst lag of any backup: ${which}, in steps of ${duration(heat.step_ms)}. ` +
+      "Click a row to see the queue, or the times below it to see that time.",
     heatMap(report),
     heatScale(report),
     behind("heat", "Worst lag of each queue over time", (caption) =>
@@ -624,7 +643,10 @@ function failoverBar(f, most) {
   return h(
     "div",
     { class: "strip", "aria-hidden": "true", style: { width: Math.max(12, (whole / most) * 100) + "%" } },
-    parts.map((p) => h("span", { key: p.i, class: "phase p" + p.i, style: { "flex-grow": String(Math.max(p.ms, whole * 0.02)) } })),
+    parts.map((p) => {
+      const room = { "flex-grow": String(Math.max(p.ms, whole * 0.02)) };
+      return h("span", { key: p.i, class: "phase", style: { ...tone("p" + p.i), ...room } });
+    }),
   );
 }
 /** All that is known of one, in words. */
@@ -650,7 +672,13 @@ function failoversCard(report) {
     h(
       "li",
       { key: f.epoch + "-" + f.at_ms },
-      h("div", { class: "what" }, h("span", { class: "badge k-" + f.kind }, f.kind), changeButton(report, f), soft("epoch " + f.epoch)),
+      h(
+        "div",
+        { class: "what" },
+        h("span", { class: "badge k-" + f.kind }, f.kind),
+        changeButton(report, f),
+        soft("epoch " + f.epoch),
+      ),
       h("div", null, f.previous, soft(" → "), h("b", null, f.primary)),
       h(
         "div",
@@ -669,7 +697,7 @@ function failoversCard(report) {
     h(
       "div",
       { key: "phases", class: "legend small" },
-      [...PHASES, ["", "", "not reported"]].map(([, , text], i) => h("span", { key: i }, h("span", { class: "swatch p" + i }), text)),
+      [...PHASES, ["", "", "not reported"]].map(([, , text], i) => h("span", { key: i }, swatch("p" + i), text)),
     ),
   );
 }
@@ -694,7 +722,8 @@ function comparisonCard(report) {
     const before = row.before[column],
       after = row.after[column];
     if (!isNumber(before) && !isNumber(after)) return "–";
-    const [way, sign] = !isNumber(before) || !isNumber(after) || before === after ? ["same", "="] : after > before ? ["worse", "▲"] : ["better", "▼"];
+    const same = !isNumber(before) || !isNumber(after) || before === after,
+      [way, sign] = same ? ["same", "="] : after > before ? ["worse", "▲"] : ["better", "▼"];
     return h("span", { class: "change " + way }, soft(format(before) + " → "), h("b", null, format(after)), ` ${sign} ${way}`);
   };
   return card(
