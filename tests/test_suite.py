@@ -87,18 +87,26 @@ LITTLE = {
     """,
     "little/__init__.py": "",
     "little/halves.py": "def half(number):\n    if number % 2:\n        return None\n    return number // 2\n",
-    f"{own_coverage.OWN[0]}/test_own.py": "from little.halves import half\ndef test_own(): assert half(4) == 2\n",
+    f"{own_coverage.OWN[0]}/test_own.py": """
+from hypothesis import given, strategies as some
+from little.halves import half
+
+def test_own(): assert half(4) == 2
+
+@given(some.just(5).map(half))
+def test_made(made): assert made is None
+""",
     "tests/test_other.py": "from little.halves import half\ndef test_other(): assert half(5) is None\n",
 }
-"""A project of one core, whose own test leaves out what another one covers."""
+"""A project of one core, whose own tests leave out what another test and the making of an example cover."""
 
 
 def test_the_run_fails_when_a_core_is_not_covered_by_its_own_tests(tmp_path: Path) -> None:
-    """Breaks when coverage is measured and nobody looks, or when what other tests reach counts."""
+    """Breaks when nobody looks at what was measured, when what other tests reach counts, or when too much is traced."""
     done = pytest_in(tmp_path, LITTLE, "-q -p tests.own_coverage --cover-cores")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
     assert re.search(r"the cores' own tests cover [\d.]+ %, not 100 %", done.stdout)
-    assert re.search(r"^2 passed in ", done.stdout.splitlines()[-1])
+    assert re.search(r"^3 passed in ", done.stdout.splitlines()[-1])
     missed = re.search(r"^little/halves\.py +4 +(\d)", done.stdout, re.MULTILINE)
     assert missed is not None, done.stdout
     assert missed[1] == "1"
@@ -106,7 +114,9 @@ def test_the_run_fails_when_a_core_is_not_covered_by_its_own_tests(tmp_path: Pat
 
 def test_the_run_passes_when_every_branch_is_covered(tmp_path: Path) -> None:
     (own,) = (name for name in LITTLE if name.endswith("test_own.py"))
-    both = LITTLE | {own: LITTLE[own] + LITTLE["tests/test_other.py"]}
+    both = LITTLE | {
+        own: LITTLE[own] + "@given(some.integers())\ndef test_any(number): assert half(number) in (None, number // 2)\n"
+    }
     done = pytest_in(tmp_path, both, "-q -p tests.own_coverage --cover-cores")
     assert done.returncode == 0, done.stdout + done.stderr
 
