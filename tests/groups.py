@@ -8,8 +8,9 @@ worker is free, so it stands last and fills what the long groups leave. Tests of
 - `spark`: tests that share the session of Spark, which takes longer to start than any of them.
 - `clients`: tests that compile and install the clients that others wrote, which is done once.
 - every other module is a group, so that what its tests share is made once.
+- planted bugs that are hunted in one plan, whose run without a bug is then made once. The test's id says so: `SHARED`.
 
-The group follows from the file alone: xdist's own marks for groups (3.8) do nothing with pytest 9.2, which no longer lets a
+The group follows from the test's id alone: xdist's own marks for groups (3.8) do nothing with pytest 9.2, which no longer lets a
 plugin change a test's id. Without xdist nothing is reordered.
 """
 
@@ -43,7 +44,9 @@ THEIR_CLIENTS = {"system/test_interop.py", "system/test_logins.py"}
 WITHOUT_SESSION = {"spark_analytics/test_submit.py"}
 """Tests that start Spark as processes of their own alone, and take long."""
 ONE_BY_ONE = ("simulation",)
-"""Folders of many seeds: each test makes all that it needs."""
+"""Folders of many seeds: each test makes all that it needs, unless its id ends with `SHARED` and a name."""
+SHARED = " in the plan of "
+"""What stands in the brackets of an id before the name of a group."""
 
 
 def group_of(nodeid: str) -> str:
@@ -55,7 +58,9 @@ def group_of(nodeid: str) -> str:
         return CLIENTS
     if path.parts[0] == "spark_analytics" and str(path) not in WITHOUT_SESSION:
         return SPARK
-    return "" if path.parts[0] in ONE_BY_ONE else str(path)
+    if path.parts[0] in ONE_BY_ONE:
+        return nodeid.partition(SHARED)[2].removesuffix("]")
+    return str(path)
 
 
 def rank(group: str) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ha.core.backup import Backup
+from tests.groups import SHARED, group_of
 from tests.simulation import mutations, world
 from tests.simulation.bugs import Bug
 from tests.simulation.history import Violation
@@ -51,13 +52,25 @@ LAST_CAUGHT_BY = {
 """Seeds to begin with, where the first finds nothing: only a matter of time."""
 
 
+FIRST_OF = {RUNS[name]: name for name in reversed(BUGS) if name in RUNS}
+"""By plan: the first bug that is hunted in it."""
+HUNTS = [pytest.param(name, id=f"{name}{SHARED}{FIRST_OF[RUNS[name]]}" if name in RUNS else name) for name in BUGS]
+
+
 @pytest.mark.simulation
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", HUNTS)
 def test_a_planted_bug_is_caught_by_a_seed_that_finds_nothing_wrong_without_it(name: str) -> None:
     """What the seeds of a bug without a plan of its own find without it is what test_world runs them for."""
     seeds = list(dict.fromkeys([LAST_CAUGHT_BY.get(name, FIRST.start), *FIRST]))
     finding = hunt(name, RUNS[name], seeds) if name in RUNS else hunt(name, world.run, seeds, sound=FIXED)
     assert finding.seed, f"{name} is caught by none of the seeds {FIRST.start} to {FIRST.stop - 1}"
+
+
+def test_bugs_of_one_plan_are_hunted_in_one_worker() -> None:
+    """Breaks when each worker makes the run without a bug again."""
+    groups = {str(hunt.values[0]): group_of(f"tests/simulation/test_mutations.py::test_a[{hunt.id}]") for hunt in HUNTS}
+    assert {name for name, group in groups.items() if not group} == set(BUGS) - set(RUNS)
+    assert all((groups[one] == groups[other]) == (RUNS[one] is RUNS[other]) for one in RUNS for other in RUNS)
 
 
 def test_plans_that_provoke_and_seeds_to_begin_with_are_for_bugs_that_there_are() -> None:
