@@ -7,10 +7,13 @@ run on.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,6 +33,19 @@ settings.register_profile("explore", deadline=None, max_examples=5_000, print_bl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 pytest_plugins = ("tests.groups", "tests.own_coverage")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """What is loaded and collected stays until the end, so nobody looks through it for garbage again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
 
 _MARKER_OF_FOLDER = {"system": pytest.mark.system, "spark_analytics": pytest.mark.spark}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
@@ -74,6 +75,12 @@ def test_the_longest_groups_are_begun_first_and_single_tests_fill_what_is_left()
     wanted = [groups.MACHINE, groups.SPARK, "system/test_commands.py", "cli/test_demo.py", "broker/test_host.py", ""]
     backwards = wanted[::-1]
     assert sorted(backwards, key=groups.rank) == wanted
+
+
+def test_what_was_collected_is_not_looked_through_for_garbage() -> None:
+    """Breaks when each collection of garbage goes through all modules and tests: a third of a million objects."""
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 50_000
 
 
 LITTLE = {
