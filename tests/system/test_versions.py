@@ -100,7 +100,7 @@ def queues(broker: BrokerProcess) -> list[str]:
     return [item["name"] for item in ask(broker.address, "QUERY", "queue")["items"]]
 
 
-@pytest.mark.parametrize("older_version", range(1, NEWEST))
+@pytest.mark.parametrize("older_version", [1, NEWEST - 1])
 def test_a_member_that_is_put_back_to_an_older_release_says_so_and_leads_nobody(tmp_path: Path, older_version: int) -> None:
     """It would have called itself level, and been elected, without the queue that it could not make, or the large message."""
     with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
