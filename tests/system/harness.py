@@ -35,7 +35,7 @@ shared_tls.share()
 T = TypeVar("T")
 Request = tuple[str, str, str, dict[str, Any]]
 """Operation, type, name and body of a management request."""
-START_S = 60.0
+START_S = 120.0
 """How long to wait for what takes a moment on a machine that has nothing else to do; it matters only when a test fails."""
 _SIGNS_OF_A_FAULT = ("Traceback", "Unhandled", "AssertionError", "critical")
 
@@ -211,7 +211,7 @@ class BrokerProcess:
         if self.running:
             assert self.process is not None
             self.signal(signal.SIGKILL)
-            self.process.wait(10)
+            self.process.wait(START_S)
 
     def stop(self) -> int:
         """Stop in order; returns the exit status."""
@@ -219,7 +219,7 @@ class BrokerProcess:
         if self.running:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(START_S)
 
     def status(self) -> dict[str, Any]:
         """What the broker says of itself and its cluster."""

@@ -53,7 +53,7 @@ def resource_manager(
     finally:
         process.send_signal(signal.SIGCONT)
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(START_S) == 0
         assert "Traceback" not in log.read_text(), log.read_text()
 
 

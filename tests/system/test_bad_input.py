@@ -262,9 +262,10 @@ def test_a_flood_into_a_full_queue_is_refused_message_by_message(broker: BrokerP
     assert all(
         "amqp:resource-limit-exceeded" in each and "would pass its limit of 100 messages" in each for each in flood.refused
     )
-    latecomer = BlockingConnection(broker.address, timeout=1)
+    latecomer = BlockingConnection(broker.address, timeout=30)
+    sender = latecomer.create_sender("small")
     with pytest.raises(ProtonException):  # it waits for credit
-        latecomer.create_sender("small").send(Message(body="y"), timeout=1)
+        sender.send(Message(body="y"), timeout=1)
     latecomer.close()
     connection = BlockingConnection(broker.address, timeout=30)
     receiver = connection.create_receiver("small", credit=100)

@@ -389,7 +389,7 @@ def in_a_terminal(width: int, command: str, *words: str) -> str:
             except OSError:  # the other end is closed
                 break
     os.close(ours)
-    assert process.wait(10) == DONE, out
+    assert process.wait(60) == DONE, out
     return out.decode().replace("\r\n", "\n")
 
 
