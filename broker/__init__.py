@@ -1,15 +1,15 @@
-"""One broker: AMQP 1.0 in, a log of batches, queues that are what the applied log says.
+"""One AMQP 1.0 broker. Clients' requests become batches of a log, and the state of the queues is the result of applying the log.
 
-Start with `service.py`, which has the life of a broker and says who owns what, and then `sessions/`, where messages pass. A
-message's way in is `sessions/connection.py` → `amqp/engine.py` → `sessions/producer.py` → its terminus → `sessions/ledger.py` → a
-`commit_log.CommitLog`; its way out, once committed, is the ledger → `core/state.py` → `sessions/queue_terminus.py` → the engine
-again.
+Start with `service.py`, which has the life of a broker and the owner of each state, and then `sessions/`, which messages pass
+through. The path of an incoming message: `sessions/connection.py` → `amqp/engine.py` → `sessions/producer.py` → its terminus →
+`sessions/ledger.py` → a `commit_log.CommitLog`. The path of an outgoing message, after its commit: the ledger → `core/state.py`
+→ `sessions/queue_terminus.py` → the engine.
 
-`core/` is pure: what a batch is, what a queue holds, what a link has unsettled. `amqp/` drives proton's C engine, and nothing
-else here calls C. `disk/` is the store. `net/` has what sockets need. `administration.py` answers management. `client.py` is
-the management client that every tool of ours uses.
+`core/` is pure: batches, the content of queues, unsettled deliveries of links. `amqp/` drives proton's C engine, and is the only
+folder that calls C. `disk/` is the store. `net/` has the sockets. `administration.py` answers management requests. `client.py`
+is the management client of all our tools.
 
-Nothing here knows how a cluster works. The log that a broker is given may be its own alone or shared by many. A connection that
-is no client's is handed to whoever has registered its role (`sessions/admission.py`), and requests about a cluster to whoever
-has registered their type (`administration.py`): `ha` does both.
+This package does not know how a cluster works. A broker gets a log, which may be local or replicated. A connection that is not a
+client's is handed to the owner of its role (`sessions/admission.py`), and a request about the cluster to the owner of its type
+(`administration.py`). `ha` registers itself for both.
 """

@@ -92,7 +92,7 @@ class AclFile:
             self.load()
         except BadAcl as error:
             self._item["refused"] = str(error)
-            _log.error("{error}; the rules that were read before stay in force", error=str(error))
+            _log.error("{error}; the old rules stay in force", error=str(error))
             return str(error)
         return ""
 
@@ -107,8 +107,8 @@ class AclFile:
         if operation != "RELOAD":
             raise Refused(501, f"this broker does not have the operation {operation!r} on 'acl'")
         if self.path is None:
-            raise Refused(409, "this broker was started without --acl-file: it has no rules to read again")
+            raise Refused(409, "this broker was started without --acl-file: it has no rules to reload")
         error = self.reload()
         if error:
-            raise Refused(409, f"{error}; the rules that were read before stay in force")
+            raise Refused(409, f"{error}; the old rules stay in force")
         return succeed((200, self._said(), self.items()[0]))

@@ -287,16 +287,16 @@ class Administration:
     def _table(self, request: management_node.Request, answer: Answer, kind: str | None) -> Iterator[None]:
         """A query by AMQP Management: a row for each entity of a type."""
         if kind is None or kind == schema.NODE:
-            raise Refused(400, "say by `entityType` which entities you ask for: GET-TYPES lists the types")
+            raise Refused(400, "`entityType` is missing: name one of the types that GET-TYPES lists")
         count, offset = (request.properties.get(field) for field in ("count", "offset"))
         if offset is None:
             offset = 0
         if type(offset) is not int or offset < 0:
-            raise Refused(400, f"`offset` is a number of entities to pass over, 0 or more, and not {offset!r}")
+            raise Refused(400, f"`offset` must be a number of entities to skip, 0 or more, not {offset!r}")
         count, _ = _asked_page({"count": count})
         names = request.body.get("attributeNames") or self._attributes(kind)
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise Refused(400, "`attributeNames` is a list of the attributes that the answer is to have")
+            raise Refused(400, "`attributeNames` must be a list of names of attributes")
         unknown = set(names).difference(self._attributes(kind)) if kind in schema.ATTRIBUTES else ()
         for name in unknown:
             raise Refused(400, f"entities of type {kind!r} have no attribute {name!r}")
@@ -309,7 +309,7 @@ class Administration:
         """One entity, by its name or its identity."""
         kind, name, identity = request.type, request.name, request.properties.get("identity")
         if not name and identity is None:
-            raise Refused(400, f"say by `name` or `identity` which {kind} is to be read")
+            raise Refused(400, f"name the {kind} by `name` or `identity`")
         by_name = name if kind in ("queue", "exchange") and identity is None else ""
         for found in self._query(kind, by_name, request, (), 1 << 30):
             if found is not None:
@@ -365,7 +365,7 @@ class Administration:
                 {} if result.next is None else {"next": result.next}
             )
             if result.fault:
-                answer(409, f"{result.fault}; {result.taken} messages were taken before", body)
+                answer(409, f"{result.fault}; {result.taken} messages were processed before that", body)
             else:
                 answer(200, f"{result.taken} messages", body)
 
@@ -373,7 +373,7 @@ class Administration:
         self._under_way[number] = self._logs.lead.name, partial(self._unanswered, rights, request)
 
     def _unanswered(self, rights: Rights, request: management_node.Request) -> None:
-        text = "this broker serves no more: the next primary knows what became of it"
+        text = "this broker is no longer the primary: the next primary has the result"
         self._audit.managed(rights.who, _what(self._lookup(request), request), 0, text)
 
     def _query(self, kind: str, name: str, request: management_node.Request, after: Place, most: int) -> Stream:
@@ -401,7 +401,7 @@ class Administration:
             case _:
                 if kind in self.extensions:
                     return in_order(self.extensions[kind].items(), after)
-                raise Refused(404, f"there is nothing of type {kind!r} to query")
+                raise Refused(404, f"there is no type {kind!r} to query")
 
     def _consumers(self, node: QueueNode) -> int:
         return self._queues.consumers(node)
@@ -463,7 +463,7 @@ class Administration:
         ledger = self._logs.ledgers[log]
         if not ledger.serving:
             where = f"; send it to the primary, {self._logs.primary}" if self._logs.primary else ""
-            raise Refused(409, f"this broker is {self._logs.state}: only the primary changes what is replicated{where}")
+            raise Refused(409, f"this broker is {self._logs.state}: only the primary can change replicated objects{where}")
 
         number, self._next_change = self._next_change, self._next_change + 1
         counted = self._count(user, uuid, log) if isinstance(command, QueueAdd) else None
@@ -546,9 +546,9 @@ def _asked_page(body: dict[str, Any]) -> tuple[int, Place]:
     if count is None:
         count = limits.PAGE_ITEMS
     if type(count) is not int or count < 1:
-        raise Refused(400, f"`count` is how many items an answer may have, 1 or more, and not {count!r}")
+        raise Refused(400, f"`count` must be a number of items, 1 or more, not {count!r}")
     if after is not None and not isinstance(after, list):
-        raise Refused(400, "`after` is what an answer before has called `next`")
+        raise Refused(400, "`after` must be the `next` of an earlier answer")
     return min(count, limits.PAGE_ITEMS), tuple(after or ())
 
 

@@ -1,12 +1,12 @@
-"""What the broker needs of a replicated log, and what it gives back.
+"""The Protocol of a replicated log, as the broker uses it.
 
-The broker gathers records in a `BatchBuilder` and proposes it; the log seals it, makes it durable here and on a majority, and
-hands back committed batches in the order of their indexes, on a primary and on a backup alike. `ha.replicated_log` fulfils
-this Protocol with one member (standalone brokers and the local log) or many (the cluster log).
+The broker gathers records in a `BatchBuilder` and proposes it. The log seals it, makes it durable here and on a majority, and
+returns committed batches in the order of their indexes, on a primary and on a backup alike. `ha.replicated_log` implements this
+Protocol with one member (standalone brokers and the local log) or many (the cluster log).
 
-Life of a log as the broker sees it: `on_state` says joining / catchup / ready on a backup; recovering, then active on a
-primary whose first own batch is committed. Only in `active` and `standalone` may the broker propose. On leaving those states
-every proposal that has not been handed to `on_committed` is void for the broker: its producers are not answered.
+Life of a log for the broker: `on_state` reports joining / catchup / ready on a backup, and recovering, then active on a primary
+whose first own batch is committed. The broker may propose only in `active` and `standalone`. When the log leaves these states,
+all proposals that have not been passed to `on_committed` are void for the broker: their producers get no answer.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class Drains:
         self._origins.stopped.clear()
         self._origins.declining.clear()
         for answered in waiting:
-            answered.callback((503, "this broker serves no more: ask the next primary what became of it", {}))
+            answered.callback((503, "this broker is no longer the primary: ask the next primary for the result", {}))
 
     def _answered(
         self,
@@ -176,12 +176,12 @@ class Drains:
         known = self._logs.leave
         to, spread_s = body.get("to"), body.get("spread", 0)
         if not isinstance(to, list) or not 0 < len(to) <= MAX_TARGETS or not all(map(_is_address, to)):
-            raise Refused(400, f"`to` has the addresses that clients are sent on to, 1 to {MAX_TARGETS} of host:port")
+            raise Refused(400, f"`to` must have the addresses for redirected clients, 1 to {MAX_TARGETS} of host:port")
         if isinstance(spread_s, bool) or not isinstance(spread_s, int | float) or not 0 <= spread_s <= MAX_SPREAD_S:
-            raise Refused(400, f"`spread` is a number of seconds from 0 to {MAX_SPREAD_S:g}")
+            raise Refused(400, f"`spread` must be a number of seconds from 0 to {MAX_SPREAD_S:g}")
         target = str(body.get("target") or "")
         if known is not None and known.target != target:
-            text = f"this broker leaves already, to {', '.join(known.to)}: what is there, no other target knows"
+            text = f"this broker is already being drained to {', '.join(known.to)}: finish or cancel that drain first"
             raise Refused(409, text)
         if known is not None:
             self._logs.halted = False
@@ -199,20 +199,20 @@ class Drains:
     def _reopen(self, drain: str) -> Deferred[Answer]:
         if not self._logs.closed:
             return succeed((200, "it does not leave", self.items()[0]))
-        return self._answered(lambda committed: self._departure.reopen(drain, committed), told=f"drain {drain} is called off")
+        return self._answered(lambda committed: self._departure.reopen(drain, committed), told=f"drain {drain} is cancelled")
 
     def _take(self, body: Mapping[str, Any]) -> Deferred[Answer]:
         drain, queue, into = _text(body, "drain"), _text(body, "queue"), _text(body, "into")
         if self._logs.closed:
-            raise Refused(409, "this broker leaves itself: it takes nothing")
+            raise Refused(409, "this broker is being drained itself: it accepts no messages")
         node = self._logs.nodes.queues.get(into)
         if node is None or node.messages is None:
-            raise Refused(404, f"there is no queue named {into!r} to take messages")
+            raise Refused(404, f"there is no queue named {into!r} for the messages")
         leave = self._logs.leave
         if _text(body, "store") == self._store_id or (leave is not None and leave.drain == drain):
-            raise Refused(409, "this broker is the one that leaves: its messages have to go to another")
+            raise Refused(409, "this broker is the source of the drain: its messages must go to another broker")
         if drain in self._origins.stopped:
-            raise Refused(409, f"drain {drain} is called off")
+            raise Refused(409, f"drain {drain} is cancelled")
         if self._origins.has_declined(drain, queue):
             raise Refused(409, f"queue {queue} is {DECLINED} of drain {drain}")
         ledger = self._logs.ledger_of(node)
@@ -240,7 +240,7 @@ class Drains:
     def _held(self, body: Mapping[str, Any]) -> dict[str, Any]:
         drain, queue, after = _text(body, "drain"), _text(body, "queue"), body.get("after", 0)
         if type(after) is not int or after < 0:
-            raise Refused(400, f"`after` is a sequence, and not {after!r}")
+            raise Refused(400, f"`after` must be a sequence, not {after!r}")
         held = self._origins.held(drain, queue)
         if held is None:
             raise Refused(404, f"no messages of queue {queue} are expected of drain {drain} here")
@@ -265,7 +265,7 @@ class Drains:
         if expected is None or self._is_released(drain):
             return self._answered(release, told=told)
         if type(expected) is not int or expected < 0:
-            raise Refused(400, f"`held` is a number of messages, and not {expected!r:.80}")
+            raise Refused(400, f"`held` must be a number of messages, not {expected!r:.80}")
         origins, ledgers = self._origins, list(self._logs.ledgers.values())
 
         def propose(committed: Callable[[str], None]) -> None:
@@ -324,7 +324,7 @@ class Drains:
         """A queue is done: what has moved, and what stays, and why."""
         moved, stays = body.get("moved"), body.get("stays", 0)
         if type(moved) is not int or type(stays) is not int or min(moved, stays) < 0:
-            raise Refused(400, f"`moved` and `stays` are numbers of messages, and not {moved!r:.80} and {stays!r:.80}")
+            raise Refused(400, f"`moved` and `stays` must be numbers of messages, not {moved!r:.80} and {stays!r:.80}")
         told = f"drain {_text(body, 'drain')}: queue {_text(body, 'queue')!r} is done, {moved} messages have moved"
         self.tell(f"{told}; {stays} stay: {_text(body, 'why')}" if stays else told)
         return succeed((200, "told", {}))
@@ -332,10 +332,10 @@ class Drains:
     def _larger(self, body: Mapping[str, Any]) -> dict[str, Any]:
         name, than, after = _text(body, "queue"), body.get("than"), body.get("after", 0)
         if type(than) is not int or than < 0 or type(after) is not int or after < 0:
-            raise Refused(400, f"`than` is a number of bytes and `after` a sequence, and not {than!r} and {after!r}")
+            raise Refused(400, f"`than` must be a number of bytes and `after` a sequence, not {than!r} and {after!r}")
         node = self._logs.nodes.queues.get(name)
         if node is None or node.messages is None:
-            raise Refused(404, f"there is no queue named {name!r} that has messages")
+            raise Refused(404, f"there is no queue named {name!r} with messages")
         found, last = larger(node.messages.order.lanes, node.messages.large, than, after, LOOKED_AT)
         first, most = (found[0][0], max(size for _, size in found)) if found else (0, 0)
         return {"count": len(found), "first": first, "largest": most} | ({} if last is None else {"next": last})
@@ -373,27 +373,29 @@ def _shares(body: Mapping[str, Any], n_addresses: int) -> tuple[tuple[int, ...],
     """How many addresses each of several targets has, and which of them each queue goes to; empty where there is one."""
     sizes, queues = body.get("sizes") or [], body.get("queues") or {}
     if not isinstance(sizes, list) or not all(type(each) is int and each > 0 for each in sizes):
-        raise Refused(400, "`sizes` has the number of addresses of each target")
+        raise Refused(400, "`sizes` must have the number of addresses of each target")
     if sizes and sum(sizes) != n_addresses:
-        raise Refused(400, f"`sizes` has {sum(sizes)} addresses in all, and `to` {n_addresses}")
+        raise Refused(400, f"`sizes` has {sum(sizes)} addresses in total, but `to` has {n_addresses}")
     if not isinstance(queues, dict) or len(queues) > MAX_SHARED:
-        raise Refused(400, f"`queues` has the target of each queue that does not go to the first, of up to {MAX_SHARED}")
+        raise Refused(
+            400, f"`queues` must have the target of each queue that does not go to the first target, at most {MAX_SHARED}"
+        )
     if not all(isinstance(uuid, str) and type(at) is int and 0 <= at < len(sizes) for uuid, at in queues.items()):
-        raise Refused(400, f"`queues` has the uuid of each queue and the number of its target, from 0 to {len(sizes) - 1}")
+        raise Refused(400, f"`queues` must have the uuid of each queue and the number of its target, from 0 to {len(sizes) - 1}")
     return tuple(sizes), dict(queues)
 
 
 def _number(body: Mapping[str, Any], field: str) -> int:
     found = body[field]
     if type(found) is not int or found < 0:
-        raise Refused(400, f"`{field}` is the number of a target, from 0 on, and not {found!r:.80}")
+        raise Refused(400, f"`{field}` must be the number of a target, 0 or more, not {found!r:.80}")
     return int(found)
 
 
 def _text(body: Mapping[str, Any], field: str) -> str:
     found = body[field]
     if not isinstance(found, str) or not found or len(found) > 255:
-        raise Refused(400, f"`{field}` is a text of 1 to 255 characters, and not {found!r:.80}")
+        raise Refused(400, f"`{field}` must be a text of 1 to 255 characters, not {found!r:.80}")
     return found
 
 
@@ -401,7 +403,7 @@ def _runs(body: Mapping[str, Any]) -> list[tuple[int, int]]:
     """The runs of a request, as (first sequence, count). Refused, KeyError."""
     found = body["runs"]
     if not isinstance(found, list) or len(found) % 2 or not all(type(each) is int and each >= 0 for each in found):
-        raise Refused(400, "`runs` has first sequence, count, first sequence, count, ...")
+        raise Refused(400, "`runs` must be a list of first sequence, count, first sequence, count, ...")
     runs = list(zip(found[::2], found[1::2], strict=True))
     if len(runs) > HELD_RUNS or sum(count for _, count in runs) > SETTLED:
         raise Refused(400, f"`runs` has at most {HELD_RUNS} runs, and {SETTLED} sequences")

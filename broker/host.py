@@ -1,6 +1,6 @@
-"""The machine that a broker runs on, as far as it is not the reactor: its disk, threads, wall clock and source of new ids.
+"""The machine of a broker, except for the reactor: its disk, threads, wall clock and source of new ids.
 
-Whatever of these a broker needs, it takes from the `Host` that its process was given, so that a simulation can give it another.
+A broker takes all of these from the `Host` that its process was given, so that a simulation can replace them.
 """
 
 from __future__ import annotations

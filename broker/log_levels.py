@@ -40,6 +40,6 @@ class LogLevels:
             raise Refused(501, f"this broker does not have the operation {operation!r} on its log")
         level = str(body.get("level") or "").strip().lower().removesuffix("+")
         if level not in LOG_LEVELS:
-            raise Refused(400, f"{body.get('level')!r} is no level of a log: use one of {', '.join(LOG_LEVELS)}, as in notice+")
+            raise Refused(400, f"{body.get('level')!r} is not a log level: use one of {', '.join(LOG_LEVELS)}, as in notice+")
         self._set(level)
         return succeed((200, "OK", self.items()[0]))

@@ -236,7 +236,8 @@ def _read(option: Option, given: _Given) -> Any:
         raise SettingsError(f"{given.origin}: {'the value cannot be used' if option.secret else error}") from None
     if given.seen and (option.secret or (isinstance(value, Url) and value.password)):
         raise SettingsError(
-            f"{given.origin}: others on this machine can see a password on a command line: give it in {option.environment[0]}, "
+            f"{given.origin}: other users of this machine can see a password on a command line: give it in "
+            f"{option.environment[0]}, "
             "in the file that --config names, or in a file of its own"
         )
     return value
@@ -328,7 +329,7 @@ def password_file(value: str) -> str:
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
     except RuntimeError:
-        raise ValueError(f"{path}: there is no home folder for `~`; name the file in full") from None
+        raise ValueError(f"{path}: there is no home folder for `~`; give the full path") from None
     if len(line) > MAX_PASSWORD_BYTES:
         raise ValueError(f"the first line of {path} has more than {MAX_PASSWORD_BYTES} bytes: it is no password")
     try:

@@ -1,19 +1,18 @@
-"""The broker put together: its logs, its termini, its connections, and what happens between them.
+"""The assembled broker: its logs, termini and connections.
 
-Life of a broker: its logs are plugged in (`attach_log`); states come and go with them. While it serves (active or standalone)
-it admits clients and attaches their links to termini; a batch of messages goes link → Producer → terminus → Ledger → log, and
-when committed ledger → `ledger_applied` → dispatch → Subscription → link. When it stops serving, every client is cut off and
-everything volatile is undone.
+Life of a broker: its logs are attached (`attach_log`), and report their states. While the broker serves (active or standalone),
+it admits clients and attaches their links to termini. A batch of messages goes link → Producer → terminus → Ledger → log, and
+after its commit ledger → `ledger_applied` → dispatch → Subscription → link. When the broker stops serving, it disconnects all
+clients and drops all volatile state.
 
-Who owns what: `logs` the ledgers, the nodes and the state of this broker; `queues`, `exchanges` and `mailboxes` what links are
-attached to; `termini` the way from an attach to one of them; `admission` the connections; `administration` the requests to
-management; `leaving` what comes before a handover; `departure` and `drains` what becomes of a broker that leaves for good, and
-`origins` what comes from one; `routes` what is fetched from other brokers; `numbered` what producers send once; `guard` the rules
-in force; `schedule` what time is to bring about; `turn` what is left to do in this turn. The broker itself owns nothing: it makes
-them, and passes on what a ledger tells.
+Ownership: `logs` owns the ledgers, the nodes and the state of this broker; `queues`, `exchanges` and `mailboxes` own the
+termini; `termini` finds the terminus for an attach; `admission` owns the connections; `administration` the management requests;
+`leaving` the phase before a handover; `departure` and `drains` the drain of this broker, and `origins` drains into it; `routes`
+the fetched messages; `numbered` the numbered links; `guard` the rules in force; `schedule` the timed actions; `turn` the rest of
+this turn's work. The broker itself owns no state: it creates these objects, and passes on the reports of the ledgers.
 
-Invariants: `turn.flush` runs once at the end of every entry from the reactor, so that a turn's output to a connection is one
-write; nothing here depends on what the logs are made of.
+Invariants: `turn.flush` runs once at the end of every entry from the reactor, so that the output of a turn to a connection is
+one write; nothing here depends on the implementation of the logs.
 """
 
 from __future__ import annotations

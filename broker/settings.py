@@ -409,11 +409,11 @@ def _drain_to(own: Mapping[str, Any]) -> Url | None:
     if url is None:
         for name in ("drain_password_file", "drain_deadline"):
             if own[name] is not None:
-                raise SettingsError(f"--{name.replace('_', '-')} is of no use without --drain-to")
+                raise SettingsError(f"--{name.replace('_', '-')} has no effect without --drain-to")
         return None
     itself = {f"{'[::1]' if ':' in one else one}:{own['port']}" for one in (*own["interface"], "localhost")}
     if itself & set(url.names):
-        raise SettingsError(f"--drain-to {url} is this broker itself: its messages have to go to another")
+        raise SettingsError(f"--drain-to {url} is this broker itself: its messages must go to another broker")
     if own["drain_password_file"] is None:
         return url
     if not url.user or url.password:
@@ -437,7 +437,9 @@ def _check_tokens(own: Mapping[str, Any]) -> None:
     elif own["ssl_certificate"] is None and not own["plain_without_tls"]:
         raise SettingsError("--token-keys needs --ssl-certificate: tokens are taken over TLS, or with --plain-without-tls yes")
     elif own["token_put"] and (not own["auth"] or sasl.ANONYMOUS in own["sasl_mechanisms"]):
-        raise SettingsError("--token-put is of no use where everybody is let in (--auth no, or ANONYMOUS in --sasl-mechanisms)")
+        raise SettingsError(
+            "--token-put has no effect if every client is accepted (--auth no, or ANONYMOUS in --sasl-mechanisms)"
+        )
 
 
 def _at_home(name: str, path: Path | None) -> Path | None:

@@ -25,7 +25,7 @@ def _file(value: str) -> Path:
     try:
         return Path(value).expanduser()
     except RuntimeError:
-        raise ValueError(f"{value}: there is no home folder for `~`; name the file in full") from None
+        raise ValueError(f"{value}: there is no home folder for `~`; give the full path") from None
 
 
 FILES = (
@@ -107,7 +107,7 @@ class TlsFiles:
         certificate, key, password, authorities, revoked = (values.get(option.field) for option in FILES)
         if certificate is None and (key is not None or password is not None):
             raise SettingsError(
-                f"{'--ssl-key' if key is not None else '--ssl-cert-password-file'} is of no use without --ssl-certificate"
+                f"{'--ssl-key' if key is not None else '--ssl-cert-password-file'} has no effect without --ssl-certificate"
             )
         if revoked is not None and authorities is None:
             raise SettingsError("--ssl-crl-file needs the authorities whose lists these are: give --ssl-ca-file")

@@ -1,3 +1,3 @@
-"""The commands, by product: `commands` (the broker, the resource manager, and the three that administer a cluster), `verify`,
-`demo` and `lag`. What they share is how they end (`endings`), how they connect (`options`) and how they write (`output`).
+"""The commands, by product: `commands` (the broker, the resource manager and the administration commands), `drain`, `scaledown`,
+`verify`, `demo` and `lag`. They share their exit codes (`endings`), connections (`options`) and output (`output`).
 """

@@ -1,7 +1,7 @@
-"""How our commands end: exit codes, one line for an error, and never a traceback for what a user or a broker did.
+"""How our commands end: exit codes, one line for an error, and never a traceback for an error of a user or broker.
 
-0 done; 1 refused, or not so (`--expect`, `--is-primary`); 2 usage; 3 cannot connect, or timed out; 75 (EX_TEMPFAIL) not all of
-a drain was done in time: asked again, it goes on.
+0 done; 1 refused, or a check failed (`--expect`, `--is-primary`); 2 wrong usage; 3 cannot connect, or timed out; 75
+(EX_TEMPFAIL) a drain is incomplete: run it again to continue.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Options that several commands share, and the connection that they mean.
+"""Options that several commands share, and the connection that they describe.
 
-`-b/--broker URL` names one broker, or all of a cluster: of several the tool finds the primary by itself. With one address, a
-backup turns an ordinary connection away, as it does to any client, unless --ha-admin is given.
+`-b/--broker URL` names one broker, or all brokers of a cluster, of which the tool finds the primary. A single backup refuses an
+ordinary connection, unless --ha-admin is given.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How our commands print: tables laid out as Apache Qpid's tools lay them out, or JSON.
+"""How our commands print: tables in the layout of Apache Qpid's tools, or JSON.
 
-A table has a title, a line of column names, a line of `=`, and rows, indented by two; texts stand to the left, numbers to the
-right. In a terminal window that is too narrow for it each row becomes a block of `name: value` lines instead. Into a pipe or a
-file it is always a table, as wide as it needs to be, so that scripts can rely on it.
+A table has a title, a line of column names, a line of `=`, and rows, indented by two; texts are left-aligned, numbers
+right-aligned. In a terminal window that is too narrow, each row becomes a block of `name: value` lines. Output to a pipe or file
+is always a table of the needed width, so that scripts can rely on it.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class Agreed:
         state, members = self._broker.lead.state, self._members().addresses
         if self._broker.state != "active":
             where = f": ask the primary, {self._primary()}" if self._primary() else ""
-            return f"this broker is {self._broker.state}, and only the primary changes what the cluster agrees on{where}"
+            return f"this broker is {self._broker.state}, and only the primary can change settings of the cluster{where}"
         if state.definitions.machine_version < Setting.SINCE:
             return (
                 f"the cluster has machine version {state.definitions.machine_version}, and this needs {Setting.SINCE}: "
@@ -97,7 +97,7 @@ class Agreed:
             )
         named = key.removeprefix(settings.TAGS) if key.startswith(settings.TAGS) and value else value.get("candidate", "")
         if named and named not in members:
-            return f"{named} is no member; there are: {', '.join(members)}"
+            return f"{named} is not a member; the members are: {', '.join(members)}"
         return ""
 
     def state_changed(self, state: str) -> None:
@@ -106,7 +106,7 @@ class Agreed:
             self._carrying_out = ""
             waiting, self._waiting = self._waiting, []
             for answered in waiting:
-                answered.callback((503, "this broker serves no more: ask the next primary what is set", {}))
+                answered.callback((503, "this broker is no longer the primary: query the settings at the next primary", {}))
 
     def tick(self) -> None:
         """Time has passed: carry out what is due."""
@@ -126,7 +126,7 @@ class Agreed:
             if reason:
                 return
             if late_s >= LATE_S:
-                _log.warn("the switchover planned for {at} is dropped: nobody could carry it out then", at=at)
+                _log.warn("the switchover planned for {at} is dropped: it could not be started at that time", at=at)
             else:
                 _log.info("the switchover planned for {at} begins", at=at)
                 self._hand_over(candidate)

@@ -38,7 +38,7 @@ def notice(status: ReplicaStatus) -> str:
         if peer.stores
     ]
     return (
-        f"one copy: what is committed, up to batch {status.commit_index}, is on the disk of {status.primary} alone, with "
+        f"one copy: the committed batches up to {status.commit_index} are only on the disk of {status.primary}, with "
         f"{status.members.witness} as witness; {'; '.join(others) or 'no other broker stores messages'}"
     )
 
@@ -59,7 +59,7 @@ class Copies:
             if self._told:
                 self._told = False
                 if status.state is State.ACTIVE:
-                    _log.info("what is committed is on more than one disk again")
+                    _log.info("all committed batches are on more than one disk again")
                     self._note("more_copies", epoch=status.epoch, index=status.commit_index)
             return
         if self._since is None:

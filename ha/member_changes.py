@@ -92,8 +92,9 @@ class MemberChanges:
         if witness and len(stores) % 2 and not force and self._log.serving:
             there = ", ".join(stores)
             text = (
-                f"beside {len(stores)} voting members that store messages ({there}) a witness makes the votes even, so that no "
-                "broker more may fail with it than without; use --force all the same"
+                f"beside {len(stores)} voting members that store messages ({there}) a witness makes the number of votes even, "
+                f"so that no "
+                "broker more may fail with it than without; to add it anyway use --force"
             )
             return succeed((409, f"nothing was changed: {text}", {}))
         if force or self._log.replica.members.role(address) or not self._log.serving:
@@ -146,7 +147,11 @@ class MemberChanges:
         older = self._links.of_older_release() if change in _NEW_CHANGES else []
         if not older or not self._log.serving:
             return None
-        return 409, f"nothing was changed: {', '.join(older)} would not understand it, of an older release: upgrade first", {}
+        return (
+            409,
+            f"nothing was changed: {', '.join(older)} would not understand it, because of an older release: upgrade first",
+            {},
+        )
 
     def _obstacle_to_removal(self, address: str) -> str:
         members = self._log.replica.members
@@ -162,7 +167,8 @@ class MemberChanges:
         if len(left) < SAFE_VOTERS:
             return (
                 f"without {address} there are {len(left)} voting members ({', '.join(left)}), and the loss of one of them "
-                "stops the cluster or loses what it alone has; to put another broker in its place use qpid-ha replace-broker, to "
+                "stops the cluster or loses the messages that only it has; to put another broker in its place use qpid-ha "
+                "replace-broker, to "
                 "go on use --force"
             )
         connected = {peer.address for peer in self._log.status().peers if peer.connected} | {self._me}

@@ -28,7 +28,11 @@ def families(item: dict[str, Any]) -> Iterator[Family]:
     for name, meaning, value in (
         ("in_sync", "1 while the broker has all that is committed, or is the primary.", _in_sync(item)),
         ("epoch", "The term of a primary that the broker knows of. It rises with each election.", item["epoch"]),
-        ("stopped", "1 when the broker applies nothing more, because it met what it does not know.", int(bool(item["stopped"]))),
+        (
+            "stopped",
+            "1 if the broker stopped applying the log, because it met a command that it does not know.",
+            int(bool(item["stopped"])),
+        ),
         ("store_bytes", "What the log takes of the disk.", item["store"]["bytes"]),
         ("store_segments", "Files of the log.", item["store"]["segments"]),
     ):

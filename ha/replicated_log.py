@@ -1,19 +1,21 @@
 """A replicated log: a Replica (ha.core), a Journal (broker.disk) and links to the other members, as one CommitLog.
 
 Life of a batch on a primary: `propose` seals it with the next index; the same bytes go to the journal and to each backup; when
-the core says Commit, it is parsed and handed to the listener. On a backup: it comes in an Append, is checked, goes to the
-journal, is acknowledged when synced, and handed to the listener when the primary says that it is committed. Both apply it only
-once it is durable here: then its place on disk is known, and its bodies need not stay in memory. In both cases the order of the
-core's effects is kept: what it wants saved is saved before what it wants sent leaves.
+the core says Commit, it is parsed and passed to the listener. On a backup: it arrives in an Append, is checked, goes to the
+journal, is acknowledged when synced, and is passed to the listener when the primary reports it as committed. Both apply it only
+when it is durable here: then its place on disk is known, and its bodies need not stay in memory. Both keep the order of the
+core's effects: data to save is saved before data to send leaves.
 
-Who owns what: the core decides (`replica`); `ha.log.applying` tells the listener, in order; `ha.log.proposing` says when another
-batch is welcome; `ha.log.sending` and the outbox send; `ha.log.requests` knows who waits for an answer; `ha.log.retention` keeps
-the disk within its bounds; snapshots come and go in `ha.snapshots`. Here the core's effects are carried out by them.
+Ownership: the core decides (`replica`); `ha.log.applying` calls the listener, in order; `ha.log.proposing` says when another
+batch may be proposed; `ha.log.sending` and the outbox send; `ha.log.requests` has the callers that wait for an answer;
+`ha.log.retention` limits the disk usage; `ha.snapshots` sends and receives snapshots. This module executes the core's effects
+with them.
 
-A batch that this release must not apply ends that life: the listener is told nothing more, no checkpoint is written, and this
-member leads nobody; it goes on storing and voting (docs/adr/0015). A log of this broker alone ends the broker then.
+A batch that this release must not apply ends this life: the listener gets nothing more, no checkpoint is written, and this
+member cannot be the primary; it still stores batches and votes (docs/adr/0015). If it is the local log of a broker, the broker
+stops.
 
-Invariants: the listener is never called from within `propose`; bytes that fail their checksum never reach core, journal or
+Invariants: the listener is never called from within `propose`; bytes with a wrong checksum never reach core, journal or
 listener; a batch is in memory until it is applied here and durable here; at most one checkpoint is written, and one received, at
 a time.
 """
@@ -521,7 +523,7 @@ class ReplicatedLog:
     def _unreadable(self, peer: str) -> None:
         """A backup needs batches that cannot be read: a new checkpoint covers them."""
         self.retention.checkpoint(spared=0)
-        self._peers.close(peer, "batches for it cannot be read, so it is sent a snapshot when it comes back")
+        self._peers.close(peer, "batches for it cannot be read, so it gets a snapshot when it reconnects")
 
     def _send_snapshot(self, peer: str, epoch: int, index: int, offset: int) -> None:
         if self.journal.checkpoint is None:

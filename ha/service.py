@@ -1,12 +1,11 @@
-"""A broker process put together: store, logs, links to the other members, listening port.
+"""An assembled broker process: store, logs, links to the other members, listening port.
 
-Life: `run` locks the store and takes the port, so that nothing of another broker is touched; it replays
-the local log and, in a cluster, joins: links to every member are tried until one is, or knows, the primary. Nothing here
-makes this broker primary: `PROMOTE` does, asked for by a resource manager or a person. SIGTERM and SIGINT stop everything in
-order.
+Life: `run` locks the store and takes the port, so that it cannot touch anything of another broker. It replays the local log and,
+in a cluster, joins: it connects to every member until one of them is the primary or knows it. Nothing here makes this broker the
+primary: only a `PROMOTE` from a resource manager or an operator does. SIGTERM and SIGINT shut everything down in order.
 
-Invariants: each log has its own journal in the one store; the cluster's id, once learned, is written to the store before this
-broker acts on it.
+Invariants: each log has its own journal in the one store; the id of the cluster is written to the store before this broker acts
+on it.
 """
 
 from __future__ import annotations
@@ -271,7 +270,7 @@ class Process:
         except BadUsersFile as error:
             raise CannotStart(str(error)) from None
         if accounts.seen_by_others:
-            _log.warn("{path} can be read or written by others: its keys are secrets (chmod 600)", path=accounts.path)
+            _log.warn("{path} can be read or written by other users, but its keys are secret: run chmod 600", path=accounts.path)
         return users
 
     def _in_thread(self, work: Callable[[], Any]) -> Deferred[Any]:
@@ -289,7 +288,8 @@ class Process:
             )
         if files - kept < wanted:
             _log.warn(
-                "{n} connections are served, not {wanted} (--max-connections): {files} files may be open; for more, raise the "
+                "{n} connections are served instead of {wanted} (--max-connections), because only {files} files may be open; "
+                "for more, raise the "
                 "hard limit (`ulimit -Hn`, LimitNOFILE= of systemd)",
                 n=files - kept,
                 wanted=wanted,
@@ -451,7 +451,7 @@ class Process:
         if self.settings.acl_file is not None:
             self.acl_file.reload()
         if self.tls is None and self.accounts is None and self.token_keys is None and self.settings.acl_file is None:
-            _log.warn("SIGHUP changes nothing: options are read at the start only; restart this broker to change them")
+            _log.warn("SIGHUP has no effect: options are read only at the start; restart this broker to change them")
 
     def _read_users_again(self, accounts: Accounts) -> None:
         """In a thread: a hundred thousand users take seconds."""
@@ -462,7 +462,7 @@ class Process:
             _log.info("{n} users read from {path}", n=len(users), path=accounts.path)
 
         def keep(failure: Failure) -> None:
-            _log.error("{error}; the users are those that were read before", error=failure.getErrorMessage())
+            _log.error("{error}; the old users stay in force", error=failure.getErrorMessage())
 
         self._in_thread(accounts.load).addCallbacks(take, keep)
 
@@ -522,13 +522,13 @@ def run(
     reactor.addSystemEventTrigger("before", "shutdown", process.stop)
     on_hangup(reactor, process.hang_up)
     if settings.users is not None and not settings.auth:
-        _log.warn("--auth no: everybody is let in, users of {path} or not", path=settings.users)
+        _log.warn("--auth no: every client is accepted, whether its user is in {path} or not", path=settings.users)
     if settings.exposed and not settings.auth:
-        _log.warn("this broker listens beyond loopback and asks nobody for credentials: keep its network closed to others")
+        _log.warn("this broker listens on a network address and requires no login: restrict its network, or set --users")
     elif not settings.auth:
-        _log.info("--auth no: whoever reaches this broker, from this machine alone, is let in without a login")
+        _log.info("--auth no: every client is accepted without a login; only this machine can reach this broker")
     if settings.acl_file is not None and not settings.auth:
-        _log.warn("nobody is asked for credentials (--auth no): the rules of the ACL file know every client as `anonymous`")
+        _log.warn("no login is required (--auth no): for the rules of the ACL file, every client is `anonymous`")
     if not settings.require_encryption:
         print(f"Listening on TCP/TCP6 port {process.port}", file=sys.stderr, flush=True)
     if process.tls_port is not None:

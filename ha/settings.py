@@ -46,7 +46,7 @@ def _brokers_url(value: str) -> Url:
         )
     if len({address.transport for address in url.addresses}) > 1:
         raise ValueError(
-            "links between brokers are all over TLS or all in the clear: write amqps:host:port,host:port,... or amqp:..."
+            "links between brokers use TLS for all addresses or for none: write amqps:host:port,host:port,... or amqp:..."
         )
     return url
 
@@ -56,7 +56,7 @@ def _program(value: str) -> tuple[str, ...]:
     words = tuple(shlex.split(value))
     found = shutil.which(words[0]) if words else None
     if found is None:
-        raise ValueError(f"{value!r} is no program that this user may run")
+        raise ValueError(f"{value!r} is not a program that this user may run")
     return (found, *words[1:])
 
 
@@ -64,7 +64,7 @@ def member_name(value: str) -> str:
     """One address, in the spelling of its name."""
     addresses = urls.parse(value).addresses
     if len(addresses) != 1:
-        raise ValueError(f"{value!r} has {len(addresses)} addresses: this broker has one, as in broker1:5672")
+        raise ValueError(f"{value!r} has {len(addresses)} addresses: give the one address of this broker, as in broker1:5672")
     return addresses[0].name
 
 
@@ -72,7 +72,7 @@ def _virtual_ips(value: str) -> tuple[VirtualAddress, ...]:
     """Addresses with commas between them, each once."""
     found = tuple(parsed(part) for part in value.split(","))
     if len({address.ip for address in found}) < len(found):
-        raise ValueError("it names an address twice")
+        raise ValueError("an address is named twice")
     return found
 
 
@@ -355,7 +355,7 @@ def read(
         )
     if ha.ha_cluster and broker.require_encryption and not ha.encrypted:
         raise SettingsError(
-            "--require-encryption yes needs --ha-brokers-url amqps:...: nobody listens in the clear for the others"
+            "--require-encryption yes needs --ha-brokers-url amqps:...: otherwise the other brokers would connect without TLS"
         )
     return broker, ha
 

@@ -13,15 +13,15 @@ def begun_with(me: str, status: ReplicaStatus, heard_s: float | None, made_ms: i
     """
     others = ", ".join(each for each in status.members.voters if each != me) or "nobody"
     lacks = status.told_commit - status.last_index
-    known = f" (so the last {lacks} of these are lost at least)" if lacks > 0 else ""
-    facts = ["it was told of no commit"]
+    known = f" (so at least the last {lacks} of these are lost)" if lacks > 0 else ""
+    facts = ["no batch was known to be committed"]
     if status.told_commit:
-        facts = [f"up to batch {status.told_commit} it was told of commits{known}"]
+        facts = [f"batches up to {status.told_commit} were known to be committed{known}"]
     if made_ms:
         moment = datetime.fromtimestamp(made_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         facts.append(f"the last batch applied was made at {moment}")
     facts.append("no primary was heard since its start" if heard_s is None else f"a primary was heard {heard_s:.0f} s ago")
     return (
         f"after batch {status.last_index} of epoch {status.last_epoch}; {', '.join(facts[:-1])}, and {facts[-1]}; "
-        f"given up: {others}, and what they have accepted beyond that"
+        f"given up: {others}, and all that they accepted after that batch"
     )

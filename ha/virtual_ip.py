@@ -81,11 +81,12 @@ class Linux:
                 _, _, _, kind, mac = packets.getsockname()
         except PermissionError:
             raise CannotHold(
-                f"--ha-virtual-ip {address}: this process may not set addresses: start qpidd with CAP_NET_ADMIN and CAP_NET_RAW "
+                f"--ha-virtual-ip {address}: this process may not set IP addresses: start qpidd with CAP_NET_ADMIN and "
+                f"CAP_NET_RAW "
                 "(AmbientCapabilities= of systemd), or as root"
             ) from None
         if kind != _ETHERNET or len(mac) != MAC_BYTES:
-            raise CannotHold(f"--ha-virtual-ip {address}: {address.device} is no Ethernet device, and its network has no ARP")
+            raise CannotHold(f"--ha-virtual-ip {address}: {address.device} is not an Ethernet device, so its network has no ARP")
 
     def grant(self, address: VirtualAddress, valid_s: int) -> None:
         """See `Kernel`."""

@@ -1,2 +1,2 @@
-"""The daemon that notices a failed primary and asks a backup to take over. Start at `service.py`; what it decides is in
-`core`."""
+"""The daemon that detects a failed primary and asks a backup to take over. Start with `service.py`; the decisions are in "
+"`core`."""

@@ -1,11 +1,11 @@
-"""The arbiter as the daemon uses it: what a plug-in does wrong is caught here, and what its absence means is decided.
+"""The arbiter as the daemon uses it: catches errors of a plug-in, and decides what its absence means.
 
-Life of `Arbitration`: it makes the plug-in and, beside it, the built-in arbiter. Each call goes to the plug-in under a guard: one
-that raises is logged once for each kind of error, and taken for unreachable. `acts_at` joins the plug-in's word with the built-in
-arbiter's, as `core.patience` says. The log has a line when the outside system goes away, when it is back, and when the daemon
-acts without it.
+Life of `Arbitration`: it creates the plug-in and, beside it, the built-in arbiter. Each call to the plug-in is guarded: an
+exception is logged once for each type, and the plug-in then counts as unreachable. `acts_at` combines the answers of the plug-in
+and the built-in arbiter by `core.patience`. It logs when the external system becomes unreachable, when it is back, and when the
+daemon acts without it.
 
-Invariants: nothing that a plug-in raises gets past here; after `close` the plug-in's watcher does nothing.
+Invariants: no exception of a plug-in passes through here; after `close` the plug-in's watcher has no effect.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""`python -m resource_manager.conformance --arbiter NAME`: whether a plug-in does what an arbiter promises.
+"""`python -m resource_manager.conformance --arbiter NAME`: tests whether a plug-in fulfils the rules for arbiters.
 
-Life: each rule is a sentence and a coroutine that makes arbiters of its own (for a cluster of its own), plays daemons that need
-promotions, and raises `Broken` when something is not as it should be. Two rules look at what all calls of all rules did: how long
-they took, and from where the watcher was called. The rule about an outside system that goes away is tried when `--break` and
-`--mend` say how it is cut off, and else told as untried. `examine` is the kit itself; `main` prints what it finds.
+Life: each rule is a sentence and a coroutine. The coroutine creates its own arbiters (for its own cluster), plays daemons that
+need promotions, and raises `Broken` if something is wrong. Two rules check the calls of all rules: how long they took, and from
+where the watcher was called. The rule about an unreachable external system is tested if `--break` and `--mend` give the commands
+for it, and else reported as untried. `examine` is the kit itself; `main` prints the results.
 
-Invariants: nothing hangs on how quick the plug-in is, as long as it needs less than `wait_s` for anything; one rule that is
-broken keeps no other from being tried. Exit code 0: every rule that was tried holds; 1: one is broken; 2: there is nothing to
-try.
+Invariants: no result depends on the speed of the plug-in, as long as it needs less than `wait_s` for anything; a broken rule
+does not prevent the test of the others. Exit code 0: every tested rule holds; 1: a rule is broken; 2: nothing could be tested.
 """
 
 from __future__ import annotations
@@ -357,7 +356,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("It names its guarantee, and its health while it is reachable.", _names),
     ("An option that it does not know is refused by its name.", _refuses),
     ("A daemon that is alone gets its turn.", _alone),
-    ("The moment of a turn stays what it is while the turn lasts.", _stays),
+    ("The moment of a turn stays the same while the turn lasts.", _stays),
     ("Of two daemons one acts at a time.", _one_at_a_time),
     ("When the need is over the turn goes to the next, whose watcher is called.", _rests),
     ("When a daemon closes, its turn goes to the next, whose watcher is called.", _closes),

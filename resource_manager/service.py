@@ -1,13 +1,13 @@
-"""The resource manager: a daemon that sees to it that the cluster has a primary.
+"""The resource manager: a daemon that ensures that the cluster has a primary.
 
-Life: it keeps a line to every broker (`net.probe`), tells the detector what comes in, and after each piece of news lets
-`core.promotion` say what to do, which it does in that order: ask all, ask one to promote itself, set a timer, log. Brokers may
-be missing at its start and come and go; it holds nothing that must survive, and can itself be killed and started at any time,
-and run more than once.
+Life: it keeps a connection to every broker (`net.probe`) and passes all answers to the detector. After each change it asks
+`core.promotion` what to do, and does it in the given order: query all brokers, ask one to promote itself, set a timer, log.
+Brokers may be missing at its start and may come and go. It has no durable state, so it can be killed and started at any time,
+and several may run.
 
-`--brokers` names where to begin: the daemon then watches the members that the cluster's log names, and follows each change.
+`--brokers` is the start list: the daemon then watches the members in the cluster's log, and follows each change.
 
-Invariants: one timer at most; each decision is one line in the log; nothing here decides.
+Invariants: there is at most one timer; each decision is one line in the log; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class ResourceManager(Service):
     def hang_up(self) -> None:
         """SIGHUP: read the files of TLS again."""
         if self._credentials is None:
-            self.log.warn("SIGHUP changes nothing: options are read at the start only; restart this daemon to change them")
+            self.log.warn("SIGHUP has no effect: options are read only at the start; restart this daemon to change them")
         else:
             self._credentials.reload()
 

@@ -96,7 +96,7 @@ def start(reactor: Any, broker: BrokerSettings, ha: HaSettings) -> Process:
     _log.info("{name}: this process is the witness; {folder} keeps its vote", name=ha.ha_witness, folder=broker.data_dir)
     if broker.exposed and not broker.auth:
         _log.warn(
-            "{name}: the witness listens beyond loopback and asks nobody for credentials: keep its network closed to others, or "
+            "{name}: the witness listens on a network address and requires no login: restrict its network, or "
             "give it users (--witness-config)",
             name=ha.ha_witness,
         )

@@ -1,11 +1,11 @@
-"""A Spark session that starts quickly, stays quiet and needs no network; or the one that spark-submit has prepared.
+"""A Spark session that starts quickly, stays quiet and needs no network; or the session that spark-submit has prepared.
 
-Java is looked for before Spark is, so that a missing or old one is a sentence and not a stack of exceptions. Spark's own
-logging goes nowhere below ERROR, and what the Java process writes on its standard error goes to a file, whose name is told when
-it fails to start.
+The module looks for Java before Spark, so that a missing or old Java gives one sentence instead of a stack of exceptions.
+Spark's own logging is limited to ERROR, and the standard error of the Java process goes to a file, which is named if the process
+fails to start.
 
-Under spark-submit Java runs already, where and as large as its caller wanted, and logs as its caller wanted: then only what the
-summaries' meaning rests on is set, and what makes them quick where nothing else was said.
+Under spark-submit, Java already runs with the caller's resources and logging. Then only the settings are made that the meaning
+of summaries depends on, and those that make them fast if the caller has not set them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a line of telemetry is, for everybody who writes or reads one: brokers, the resource manager, and Spark.
+"""The format of a telemetry line, for all writers and readers: brokers, the resource manager, and Spark.
 
-`schema` declares the fields of each kind and the words that they may hold; `lines` makes JSON of them. Both are pure, need
-nothing but the standard library, and import nothing else of the project. The meaning of each field is in
-docs/reference/telemetry.md, which a test holds against this.
+`schema` declares the fields of each kind of line and their values; `lines` encodes them as JSON. Both are pure, need only the
+standard library, and import nothing else of the project. docs/reference/telemetry.md explains each field, and a test compares it
+with this package.
 """

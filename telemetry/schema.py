@@ -1,7 +1,7 @@
-"""The fields of a line of telemetry, version 1: which there are, in their order, and of which type.
+"""The fields of a telemetry line, version 1: their names, order and types.
 
-A line is one JSON object of one kind. Types: `long` (a whole number of 64 bits), `real`, `bool`, `text`, `texts` (a list). New
-fields only ever get added, at the end of a kind, and new types of events; a changed meaning needs a new version.
+A line is one JSON object of one kind. Types: `long` (a 64-bit integer), `real`, `bool`, `text`, `texts` (a list). New fields are
+only added at the end of a kind, and new types of events may be added; a changed meaning needs a new version.
 """
 
 from __future__ import annotations

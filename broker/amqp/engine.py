@@ -652,7 +652,7 @@ class Engine:
             lib.pn_delivery_settle(delivery)
         self._after_close[handle] = came = self._after_close.get(handle, 0) + nbytes
         if came > limits.SESSION_WINDOW_BYTES and self._door is not None and self._door.refusal is None:
-            self._door.refuse(Refusal(LIMIT_EXCEEDED, "more than a session's window came on a link after its end"))
+            self._door.refuse(Refusal(LIMIT_EXCEEDED, "the client sent more than a session's window on a link after its end"))
             self._deaf = True
 
     def hand_over(self, link: Receiver) -> None:
@@ -730,7 +730,7 @@ class Engine:
             text = f"a connection may have {limits.MAX_LINKS_PER_CONNECTION} links"
             self._refused += 1
             if self._refused > limits.MAX_LINKS_PER_CONNECTION:
-                self.close(Condition("amqp:resource-limit-exceeded", f"{text}; this one goes on asking for more"))
+                self.close(Condition("amqp:resource-limit-exceeded", f"{text}; this client keeps asking for more links"))
             else:
                 link.refuse(Condition("amqp:resource-limit-exceeded", f"{text}; close some first"))
             return

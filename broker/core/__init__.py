@@ -1,9 +1,8 @@
-"""The broker's pure part: no clock, no files, no sockets, no proton. The same batches give the same state everywhere.
+"""The pure part of the broker: no clock, files, sockets or proton. The same batches give the same state on every broker.
 
-Start with `records.py` (what a batch is), then `state.py` (what applying it does) and `queues/` (how a queue knows of a million
-messages without an object for each, and which comes next). `commands.py` is what a definition looks like in the log,
-`definitions.py` the one place that interprets it. `nodes.py` is what clients can name, `planning.py` what a wish for a queue or a
-binding means as a command, `exchange.py` how messages are routed, `message.py` the few sections of a message that routing looks
-at, `links.py` the account of a link, `management.py` what management asks and means, `urls.py` how brokers are addressed,
-`limits.py` every bound there is.
+Start with `records.py` (the format of a batch), then `state.py` (applying a batch) and `queues/` (the messages of queues without
+an object for each, and their order). `commands.py` has the definitions as they are in the log, and only `definitions.py`
+interprets them. `nodes.py` has the objects that clients can name, `planning.py` turns requests for queues and bindings into
+commands, `exchange.py` routes messages, `message.py` reads the sections that routing needs, `links.py` does the accounting of a
+link, `management.py` has the rules of management requests, `urls.py` the addresses of brokers, `limits.py` all limits.
 """

@@ -1,25 +1,25 @@
-"""The door: everything that a client's connection brings is looked at here before proton sees a byte of it.
+"""The door: every byte from a client's connection is checked here before proton gets it.
 
-Life of a connection at the door: it brings the header of the SASL layer, or AMQP's at once; the layer is spoken here, to its
-outcome, and nothing of it goes any further; then the AMQP header goes through, then an Open, and whoever is behind the door may
-answer that. Until this side's Open has gone out (`admit`), frames are small, and only those may come that can: what a client says
-ahead of the answer. From then on every frame is looked at for its size, its type, which performative it holds, and how much there
-is in it to decode. A transfer, of which there are many, is looked at for its first sixteen bytes alone; where the client has
-attached a link as only those do that send bundles, for a bundle's message format too (`broker.core.bundles`), and is marked as
-one. After this side's Close (`leave`) only the client's Close goes through.
+Life of a connection at the door: it begins with the SASL header, or directly with the AMQP header. The door handles the SASL
+layer itself, up to its outcome, and passes none of it on. Then it passes the AMQP header and an Open. Until this side's Open has
+been sent (`admit`), frames must be small, and only frames that a client may send before the answer are allowed. After that, the
+door checks the size, the type and the performative of every frame, and how much there is to decode in it. Of a transfer, the
+most frequent frame, it checks only the first sixteen bytes; if the client has attached a link like a client that sends bundles,
+it also checks for a bundle's message format (`broker.core.bundles`), and marks bundles. After this side's Close (`leave`) only
+the client's Close passes.
 
-A frame that is not a transfer goes through when it is there whole. A transfer's bytes go through as they come, where bundles are
-looked for from its last field on.
+A frame that is not a transfer passes when it is complete. The bytes of a transfer pass as they arrive; where bundles are looked
+for, from its last field on.
 
-Invariants: bytes of any kind give a decision and no error; how the stream is cut into reads changes no decision, and what goes
-through is the stream itself from the AMQP header on, without what is dropped after a Close, and with bundles marked; after a
-refusal nothing goes through;
-what is kept here is less than one frame, and while a login is looked at elsewhere (`login.waits`) no more than may come ahead of
-the answer to an Open; who is offered no ANONYMOUS has to log in. So that the answer to an Open counts for the very next frame,
-`take` gives back the bytes to the end of an Open, and has to be called again for the rest (`more`).
+Invariants: any bytes give a decision and never an exception; the decision does not depend on how the stream is cut into reads;
+the bytes that pass are the stream itself from the AMQP header on, except for what is dropped after a Close, and with bundles
+marked; nothing passes after a refusal; the door keeps less than one frame, and, while a login is verified elsewhere
+(`login.waits`), no more than a client may send before the answer to its Open; a client to which ANONYMOUS is not offered must
+log in. Because the answer to an Open matters for the very next frame, `take` returns the bytes up to the end of an Open, and
+must be called again for the rest (`more`).
 
-Begins, attaches, detaches and ends cost much and bring no message: after `allowance` of them `take` stops as well (`enough`), and
-its caller goes on when others have had their turn.
+Begins, attaches, detaches and ends are expensive and transfer no message: after `allowance` of them `take` also stops
+(`enough`), and its caller continues after other connections have had their turn.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class Door:
             if stop > 0:
                 if self._at is _At.START and not self.login.admits_strangers:
                     self.output += sasl.HEADER  # the layer that has to come first (part 5.3.2)
-                    raise Refusal(sasl.UNAUTHORIZED, "a client has to log in here: the SASL layer comes before AMQP")
+                    raise Refusal(sasl.UNAUTHORIZED, "a login is required: start with the SASL layer before AMQP")
                 self._at, self._spoke = _At.OPEN, True
             return stop, stop > 0
         if self._at is _At.START and sasl.HEADER.startswith(found):
@@ -236,7 +236,7 @@ class Door:
             return stop, False
         if found.startswith(b"AMQP"):
             self.output += HEADER  # the version that this side has (part 2.2)
-        raise Refusal(FRAMING_ERROR, "this is no AMQP 1.0; if it is TLS: this port does not speak it")
+        raise Refusal(FRAMING_ERROR, "this is not AMQP 1.0; if it is TLS: this port does not use TLS")
 
     def _say(self, output: bytearray) -> None:
         self.output += output

@@ -46,7 +46,9 @@ class Hops:
         if not self._dropped.isdisjoint(been):
             return None
         if len(been) >= limits.MAX_ROUTE_HOPS:
-            raise TooFar(f"it has come through {', '.join(been)}: a route takes it through {limits.MAX_ROUTE_HOPS} at the most")
+            raise TooFar(
+                f"it has passed through {', '.join(been)}: routes pass a message through at most {limits.MAX_ROUTE_HOPS} clusters"
+            )
         return message.with_annotations(data, _NAMES, _KEY + encode([*been, *self._added]))
 
 

@@ -62,7 +62,7 @@ def _plain(response: bytes) -> tuple[str, str]:
     except ValueError:
         raise BadPassword(_NOT_READ) from None
     if act_for not in ("", name):
-        raise BadPassword("asks to act for somebody else, which nobody may")
+        raise BadPassword("asks to act for another user, which is not allowed")
     return name, password
 
 
@@ -211,7 +211,7 @@ class External:
         except BadPassword as error:
             return sasl.Deny(f"SASL EXTERNAL: {error}")
         if response not in (b"", user.encode(), user.removesuffix(f"@{self._realm}").encode()):
-            return sasl.Deny("SASL EXTERNAL: asks to act for somebody else, which nobody may", user)
+            return sasl.Deny("SASL EXTERNAL: asks to act for another user, which is not allowed", user)
         return sasl.Grant(user, sasl.EXTERNAL, authenticated=True)
 
 

@@ -238,7 +238,7 @@ def check(data: Encoded) -> None:
     except IndexError:
         raise BadMessage(f"the message ends within the section at byte {position}") from None
     if not last:
-        raise BadMessage("a message has at least one section, and there is none")
+        raise BadMessage("the message has no section, but needs at least one")
 
 
 def looked_at(messages: Sequence[bytes]) -> tuple[list[int], bool]:
@@ -527,7 +527,7 @@ def _id_property(data: Encoded, index: int, name: str) -> MessageId | None:
     value = _property(data, index)
     if value is None or (isinstance(value, MessageId) and not isinstance(value, bool)):
         return value
-    raise BadMessage(f"the property {name} is a {type(value).__name__}, where a number, uuid, binary or string is due")
+    raise BadMessage(f"the property {name} is a {type(value).__name__}, but must be a number, uuid, binary or string")
 
 
 def _text_property(data: Encoded, index: int, name: str) -> str | None:
@@ -539,7 +539,7 @@ def _field(value: Any, kind: type, default: Any, section: str, name: str) -> Any
     if value is None:
         return default
     if type(value) is not kind or (isinstance(value, int) and not 0 <= value <= _MAX_UINT):
-        raise BadMessage(f"the field {name} of the {section} section is {value!r:.40}, where a {kind.__name__} is due")
+        raise BadMessage(f"the field {name} of the {section} section is {value!r:.40}, but must be a {kind.__name__}")
     return value
 
 

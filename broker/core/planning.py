@@ -77,7 +77,7 @@ def arguments_of(body: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that a request asks for. Refused when they are no map."""
     found = body.get("arguments") or {}
     if not isinstance(found, dict):
-        raise Refused(400, "the arguments of what is to be made are a map of names to values")
+        raise Refused(400, "`arguments` must be a map of names to values")
     return dict(found)
 
 
@@ -132,7 +132,9 @@ def _with_blame(nodes: Nodes, kind: str, name: str, differs: bool, refusal: Refu
     policy = policy_for(nodes, kind, name) if differs else None
     if policy is None:
         return refusal
-    return Refused(refusal.status, f"{refusal.text}; the {policy.kind} policy {policy.pattern!r} has a part in what it asks for")
+    return Refused(
+        refusal.status, f"{refusal.text}; the {policy.kind} policy {policy.pattern!r} adds to the arguments of this request"
+    )
 
 
 def _plan_queue(nodes: Nodes, name: str, uuid: str, attributes: dict[str, Any], owner: str) -> tuple[str, Command]:
@@ -153,7 +155,7 @@ def _plan_queue(nodes: Nodes, name: str, uuid: str, attributes: dict[str, Any], 
     needs = max(_version_of(arguments), SUBSCRIPTIONS_SINCE if subscription else 1)
     if needs > nodes.version_of(log):
         has = f"the cluster has version {nodes.version_of(log)} until every broker is upgraded"
-        raise Refused(409, f"queue {name!r}: what it asks for needs machine version {needs}, and {has}")
+        raise Refused(409, f"queue {name!r}: this request needs machine version {needs}, and {has}")
     command = QueueAdd(
         needs=needs,
         uuid=uuid,
@@ -235,7 +237,7 @@ def plan_exchange(nodes: Nodes, name: str, uuid: str, asked: dict[str, Any]) -> 
     log = _log_for(nodes, level)
     if needs > nodes.version_of(log):
         has = f"the cluster has version {nodes.version_of(log)} until every broker is upgraded"
-        raise Refused(409, f"exchange {name!r}: what it asks for needs machine version {needs}, and {has}")
+        raise Refused(409, f"exchange {name!r}: its arguments need machine version {needs}, and {has}")
     if arguments.get(passage.INITIAL_VALUE):
         _check_keeping(nodes, name)
     command = ExchangeAdd(

@@ -142,7 +142,7 @@ class ClientLayer:
             while self.refusal is None and self.waits is None and not self.done and self._one():
                 continue
             if self.waits is not None and len(self._held) > limits.EARLY_BYTES:
-                raise Refusal(NOT_ALLOWED, "the broker goes on without an answer")
+                raise Refusal(NOT_ALLOWED, "the broker continues without a SASL outcome")
         except Refusal as refusal:
             self.refusal, self._held = refusal, b""
         if not self.done:
@@ -165,7 +165,7 @@ class ClientLayer:
             return False
         nbytes, offset = int.from_bytes(held[:_SIZE_BYTES], "big"), 4 * held[4]
         if held[5] != 1 or not _HEAD_BYTES <= offset <= nbytes <= limits.EARLY_FRAME_BYTES:
-            raise Refusal(FRAMING_ERROR, "the broker sent what is no frame of the SASL layer")
+            raise Refusal(FRAMING_ERROR, "the broker sent a frame that is not a SASL frame")
         if len(held) < nbytes:
             return False
         self._held = held[nbytes:]

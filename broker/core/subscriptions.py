@@ -93,9 +93,9 @@ def moved(queue: str, fields: Any) -> dict[str, Any]:
         fits = terms.queue == queue and terms.lasting is True and type(terms.shared) is bool and type(terms.address) is str
         fits = fits and base64_of(terms.encoded_filters) == terms.filters
     except (TypeError, ValueError) as error:
-        raise ValueError(f"it cannot stand for a subscription: {error}") from None
+        raise ValueError(f"it cannot be the queue of a subscription: {error}") from None
     if not fits:
-        raise ValueError(f"it cannot stand for the subscription {terms.name!r} of {terms.container!r}")
+        raise ValueError(f"it cannot be the queue of the subscription {terms.name!r} of {terms.container!r}")
     return terms.to_dict()
 
 

@@ -61,7 +61,7 @@ def parse_keys(text: str) -> tuple[Key, ...]:
     """The keys of a file's text, in JSON or PEM form. BadKeys."""
     found = _from_pem(text) if "-----BEGIN " in text else _from_json(text)
     if not found:
-        raise BadKeys(f"there is no key for signatures by {', '.join(ALGORITHMS)} in it")
+        raise BadKeys(f"it has no key for signatures by {', '.join(ALGORITHMS)}")
     return tuple(found)
 
 
@@ -194,11 +194,11 @@ class Tokens:
 
         parts = token.split(".")
         if len(parts) != 3 or not all(map(_PART.fullmatch, parts)):
-            raise BadToken("is no JSON Web Token in its compact form")
+            raise BadToken("is not a JSON Web Token in compact form")
         header, payload, signature = map(_decoded, parts)
         said = _object(header)
         if said is None or "crit" in said:
-            raise BadToken("has a header that cannot be read, or asks for what is not known here")
+            raise BadToken("has a header that cannot be read, or that asks for an unknown feature")
         algorithm = ALGORITHMS.get(str(said.get("alg")))
         if algorithm is None:
             raise BadToken(f"is not signed by {', '.join(ALGORITHMS)}")
@@ -231,7 +231,7 @@ class Tokens:
             raise BadToken("is not for --token-audience")
         until_s, from_s = _time(said.get("exp")), _time(said.get("nbf", 0))
         if until_s is None or from_s is None:
-            raise BadToken("does not say when it ends (exp), or says it in no number")
+            raise BadToken("has no expiry time (exp), or one that is not a number")
         if now_s >= until_s + rules.leeway_s:
             raise BadToken(f"has expired {now_s - until_s:.0f} s ago")
         if now_s < from_s - rules.leeway_s:
@@ -254,7 +254,7 @@ def _decoded(part: str) -> bytes:
     try:
         return urlsafe_b64decode(part + "=" * (-len(part) % 4))
     except ValueError:
-        raise BadToken("is no JSON Web Token in its compact form") from None
+        raise BadToken("is not a JSON Web Token in compact form") from None
 
 
 def _object(encoded: bytes) -> dict[str, Any] | None:

@@ -61,20 +61,20 @@ def read_request(data: bytes) -> Declare | Discharge:
     """What a message to a coordinator asks for (4.5.2, 4.5.3). BadRequest, when that is nothing; BadMessage."""
     found = message.described_body(data)
     if found is None:
-        raise BadRequest("amqp:decode-error", "a coordinator takes a declare or a discharge as the value of a message")
+        raise BadRequest("amqp:decode-error", "a coordinator accepts only a declare or a discharge as the value of a message")
     descriptor, fields = found
     kind = _code(descriptor, _REQUESTS)
     if not isinstance(fields, list):
         fields = []
     if kind == _DECLARE:
         if fields and fields[0] is not None:
-            raise BadRequest("amqp:not-implemented", "this broker has no part in distributed transactions: declare no global-id")
+            raise BadRequest("amqp:not-implemented", "this broker has no distributed transactions: declare without a global-id")
         return Declare()
     if kind == _DISCHARGE:
         if not fields or not isinstance(fields[0], bytes):
             raise BadRequest("amqp:decode-error", "a discharge needs the id of a transaction, a binary")
         return Discharge(fields[0], len(fields) > 1 and fields[1] is True)
-    raise BadRequest("amqp:decode-error", "a coordinator takes a declare or a discharge, and nothing else")
+    raise BadRequest("amqp:decode-error", "a coordinator accepts only a declare or a discharge")
 
 
 def id_fields(txn_id: bytes) -> bytes:

@@ -127,7 +127,7 @@ def parse(text: str) -> dict[str, dict[str, Keys]]:
         except BadPassword as error:
             raise BadUsers(number, f"{error}; qpid-passwd writes such lines") from None
         if name in found:
-            raise BadUsers(number, f"{name} stands in line {line_of_user[name]} already: keep one of them")
+            raise BadUsers(number, f"{name} is also in line {line_of_user[name]}: keep one of them")
         if len(found) >= limits.MAX_USERS:
             raise BadUsers(number, f"there are more than {limits.MAX_USERS} users")
         line_of_user[name] = number
@@ -150,7 +150,7 @@ def _read(word: str, number: int, name: str) -> tuple[str, Keys]:
     try:
         salt, stored, server = (b64decode(parts[i], validate=True) for i in (3, 4, 5))
     except binascii.Error:
-        raise BadUsers(number, f"{name} has keys that are no base64") from None
+        raise BadUsers(number, f"{name} has keys that are not base64") from None
     nbytes = hashlib.new(HASHES[mechanism]).digest_size
     if len(salt) < SALT_BYTES or len(stored) != nbytes or len(server) != nbytes:
         raise BadUsers(number, f"{name} has keys for {mechanism} that are not of {nbytes} bytes each, with {SALT_BYTES} of salt")

@@ -1,11 +1,11 @@
-"""Which files a log holds, and which batches and bodies are in them: one picture, shared by the threads of a journal.
+"""The files of a log and the batches and bodies in them: one picture, shared by the threads of a journal.
 
-Life of a file here: the writer begins a segment; the segment fills; a checkpoint covers it, and it leaves the log; if the
-checkpoint lists it, it stays as a file with bodies, until a checkpoint no longer does and nobody has asked to keep it.
-Compactions and snapshots bring files with bodies of their own.
+Life of a file here: the writer begins a segment; the segment fills; a checkpoint covers it, and it leaves the log. If the
+checkpoint lists it, it stays as a file with bodies, until a checkpoint no longer lists it and no caller has asked to keep it.
+Compactions and snapshots add files with bodies.
 
-Invariants: segments follow each other without a gap, and the log has one at least; a number is given once; what is dropped here
-is what the newest checkpoint does without. The segments' ends and descriptors are changed by the writer alone.
+Invariants: segments follow each other without a gap, and the log has at least one; a file number is used once; only files that
+the newest checkpoint does not need are dropped here. Only the writer changes the ends and descriptors of segments.
 """
 
 from __future__ import annotations

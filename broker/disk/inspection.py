@@ -124,7 +124,7 @@ def _notes(disk: Disk, folder: Path) -> list[str]:
     if exists(disk, folder / DAMAGED):
         found.append("a message has rotted: everything comes from a primary again at the next start")
     if exists(disk, folder / RESET):
-        found.append("a checkpoint was being received: the next start goes on with that")
+        found.append("a checkpoint was being received: the next start continues with it")
     aside = sorted(name for name in disk.names(folder) if name.startswith(f"{DAMAGED}-"))
     if aside:
         found.append(f"earlier damage was moved aside: {', '.join(aside)}")

@@ -1,12 +1,12 @@
-"""The journal: one log on disk. Batches go in and are read back; checkpoints, compactions and snapshots stand around them.
+"""The journal: one log on disk. It appends and reads batches, and manages checkpoints, compactions and snapshots.
 
-Life of a batch here: `append` hands it to the writer (`writer`), which reports it once it is synced: now it may be acknowledged.
-Later `read` finds it by its index, until a checkpoint covers it and its whole segment leaves the log. What it holds is found by
-its place (`places`, `read_spans`) for as long as the newest checkpoint lists its file (see `bodies`). Which files there are, and
-what is in them, is known to `holdings`.
+Life of a batch here: `append` passes it to the writer (`writer`), which reports when it is synced: then it may be acknowledged.
+Later `read` finds it by its index, until a checkpoint covers it and its whole segment leaves the log. Its bodies are found by
+their place (`places`, `read_spans`) as long as the newest checkpoint lists their file (see `bodies`). `holdings` knows the files
+and their content.
 
-Invariants: appends, truncations and resets happen in the order in which they were asked for; what `read` gives has been durable
-and has passed its checksum; a file is deleted only when a durable checkpoint does without it and nobody has asked to keep it.
+Invariants: appends, truncations and resets happen in the order of the calls; batches returned by `read` are durable and have
+passed their checksum; a file is deleted only when a durable checkpoint does not need it and no caller has asked to keep it.
 """
 
 from __future__ import annotations

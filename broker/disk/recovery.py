@@ -185,7 +185,7 @@ class _Recovery:
         head = segments.read_head(self.disk, fd, path)
         mark = segments.read_mark(self.disk, fd)
         if size < FIRST_BATCH or (head is None and mark is None):
-            self.become_blank(f"segment {path} ({size} bytes) has lost its header, and nobody can tell what it held")
+            self.become_blank(f"segment {path} ({size} bytes) has lost its header, so its content is unknown")
         prev_epoch = head.prev_epoch if head is not None else self.kept[-1].last.epoch if self.kept else 0
         before = part.before or Position(prev_epoch, part.first_index - 1)
         number = self.numbers.get(path) or self.take_number()
@@ -296,7 +296,7 @@ class _Recovery:
         return sorted(paths, key=lambda path: self.disk.status(path).modified_ns)
 
     def floor(self) -> Position | None:
-        """The floor noted so far. When the note is damaged, the store becomes blank: nobody can tell what was lost."""
+        """The floor noted so far. When the note is damaged, the store becomes blank: it is unknown what was lost."""
         try:
             content = read_json(self.disk, self.folder / FLOOR)
         except DamagedStore:
@@ -361,7 +361,7 @@ class _Recovery:
             note = read_json(self.disk, self.folder / DAMAGED)
         except DamagedStore:
             note = {"epoch": 0, "index": 0, "file": "", "why": "a note of damage is itself damaged"}
-            self.become_blank("nobody can tell what was lost")
+            self.become_blank("it is unknown what was lost")
         if note is None:
             return
         said = Position(note["epoch"], note["index"])

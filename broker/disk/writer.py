@@ -1,15 +1,15 @@
-"""The writer of a log: one thread that appends in groups, truncates and resets, in the order in which it was asked.
+"""The writer of a log: one thread that appends in groups, truncates and resets, in the order of the calls.
 
-Life of a group: the thread takes all the batches that wait, writes them with as few calls as possible, syncs **once**, and
-reports them in the reactor thread. While one group is being synced the next one gathers, so the busier the log, the fewer syncs
-a batch costs.
+Life of a group: the thread takes all waiting batches, writes them with as few calls as possible, syncs **once**, and reports
+them in the reactor thread. While one group is synced, the next one gathers, so a busier log needs fewer syncs for each batch.
 
-Invariants: nothing is reported durable before the sync that covers it and all before it has returned, nor, even if that report is
-on its way already, after it was to be dropped. After a failed sync nothing is written any more: the kernel may have dropped the
-pages and will report the next sync as good (Rebello et al., "Can Applications Recover from fsync Failures?", ATC '20), so only a
-restart, which reads what is really there, can go on.
+Invariants: nothing is reported as durable before the sync that covers it and everything before it has returned, and nothing is
+reported after a request to drop it, even if its report is already on its way. After a failed sync the writer writes nothing
+more: the kernel may have dropped the pages and will report the next sync as good (Rebello et al., "Can Applications Recover from
+fsync Failures?", ATC '20). Only a restart, which reads what is really on the disk, can continue.
 
-A full disk is no such failure: nothing of the group counts, and the same bytes are written to the same place until there is room.
+A full disk is not such a failure: no batch of the group counts, and the same bytes are written to the same place until there is
+space.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Credentials:
         try:
             self._server, self._client = self._read()
         except SettingsError as error:
-            _log.error("TLS goes on with what was read before: {why}", why=str(error))
+            _log.error("TLS continues with the old files: {why}", why=str(error))
             return False
         _log.info("TLS files were read again: {files}", files=", ".join(map(str, self.files.all)))
         self._warn()

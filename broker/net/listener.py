@@ -1,12 +1,12 @@
-"""The listening ports: every socket that is accepted becomes a connection of the broker's; over TLS, after the handshake.
+"""The listening ports: every accepted socket becomes a connection of the broker; with TLS, after the handshake.
 
-Life of a socket of the port for TLS: it waits among the `Handshakes` until it has shaken hands, for as long as a client has for
-its Open. Then the broker is told of it as of one in the clear, with what its certificate says.
+Life of a socket of the TLS port: it waits among the `Handshakes` until its handshake is done, for at most the time that a client
+has for its Open. Then the broker gets it like a socket without TLS, together with the data of its certificate.
 
-Invariant: at most `limits.MAX_HANDSHAKES` sockets are in a handshake; one more takes the place of the oldest, so that those who
-connect and say nothing keep nobody out for longer than it takes to shake hands. As many more are open at most, which have been
-given up in this turn. A port accepts `limits.ACCEPTS_AT_ONCE` sockets at once: the others wait in the kernel, and who is
-connected already does not wait for them. A port for clients does so in the share of a turn that strangers have (`SharingPort`).
+Invariant: at most `limits.MAX_HANDSHAKES` sockets are in a handshake. One more replaces the oldest, so that clients that connect
+and send nothing block others for no longer than a handshake takes. At most as many more sockets are open that have been given up
+in this turn. A port accepts `limits.ACCEPTS_AT_ONCE` sockets at once: the others wait in the kernel, and connected clients do
+not wait for them. A port for clients uses the share of a turn for connections before their Open (`SharingPort`).
 """
 
 from __future__ import annotations

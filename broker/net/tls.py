@@ -1,16 +1,17 @@
-"""TLS between a socket and who speaks AMQP over it: a Protocol to the one, a transport to the other.
+"""TLS between a socket and an AMQP protocol: a Protocol towards the socket, a transport towards AMQP.
 
-Life of a `TlsSocket`: the socket is there, and the handshake begins, for which there is a time. When it is done the owner is
-asked for the protocol above (`TlsOwner.ready`), and that is connected. From then on what one read of the socket brought is
-deciphered and handed on in one piece, and what an engine has to write in one turn is enciphered in records as large as they may
-be and goes to the socket in one piece. When the connection ends the protocol above is told; without one, the owner is, and why.
+Life of a `TlsSocket`: the socket is accepted, and the handshake begins, which has a time limit. When it is done, the owner is
+asked for the protocol above (`TlsOwner.ready`), which is then connected. From then on, the data of one read of the socket is
+decrypted and passed on in one piece, and the output of an engine in one turn is encrypted in records of maximum size and written
+to the socket in one piece. When the connection ends, the protocol above is notified, or, if there is none yet, the owner with
+the reason.
 
-Twisted's own layer (`twisted.protocols.tls`) hands on record by record. Each would be a turn of the broker by itself, with a
-batch and a write of its own, for sixteen messages of 1 KiB at the most.
+Twisted's own layer (`twisted.protocols.tls`) passes on one record at a time. Each record would be its own turn of the broker,
+with its own batch and write, for at most sixteen messages of 1 KiB.
 
-Invariants: nothing reaches the protocol above before the handshake is done and the certificate, where there is one, is verified;
-at most `READ_BYTES` are enciphered that the socket has not taken; there is no renegotiation and no resumption (the contexts of
-`broker.net.credentials` allow neither), so that what was verified holds for as long as the connection.
+Invariants: nothing reaches the protocol above before the handshake is done and the certificate, if there is one, is verified; at
+most `READ_BYTES` of encrypted output wait for the socket; there is no renegotiation and no resumption (the contexts of
+`broker.net.credentials` allow neither), so a verification is valid for the whole connection.
 
 Sources: RFC 8446 (TLS 1.3), RFC 5246 (TLS 1.2).
 """

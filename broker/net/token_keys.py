@@ -136,7 +136,7 @@ class TokenKeys:
 
     def _stay(self, why: str) -> None:
         if why != self._trouble:
-            _log.error("{why}; the keys for tokens are those that were read before, {n}", why=why, n=len(self._tokens.keys))
+            _log.error("{why}; the {n} old keys for tokens stay in force", why=why, n=len(self._tokens.keys))
         self._trouble = why
 
 

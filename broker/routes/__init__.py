@@ -1,6 +1,6 @@
-"""Routes: messages fetched from another broker, or cluster, whichever broker of this cluster is the primary.
+"""Routes: messages fetched from another broker or cluster by the current primary of this cluster.
 
-`routes.py` has the routes of the log, and answers management; for each one `runner.py` does to the world what its life
-(`broker.core.routes`) wants; `intake.py` puts what comes; `dialer.py` connects. `sequences.py` is the other side: what a route
-asks of its source, which knows nothing of routes. Why it is built so: docs/adr/0048.
+`routes.py` has the routes of the log, and answers management requests. For each route, `runner.py` executes the effects of its
+life cycle (`broker.core.routes`). `intake.py` enqueues the fetched messages. `dialer.py` connects. `sequences.py` is the
+source's side: the requests of a route to its source, which does not know about routes. Reasons: docs/adr/0048.
 """

@@ -1,16 +1,18 @@
-"""Where a route's messages come in: each is put once on every replicated queue that it is routed to, whatever fails in between.
+"""Enqueues the messages of a route: each one once on every replicated queue that it is routed to, whatever fails meanwhile.
 
-Life of a message here: it comes with its sequence at the source as the delivery's tag. If the log holds that already, it is
-accepted and put nowhere. Else it is marked with where it has been (broker.core.hops), routed as a client's would be, and put with
-a HELD record in the same batch; when that is committed it is accepted, and leaves the source. One that has been here before, as
-its annotation says, is accepted and dropped. One that can never be taken is rejected: the source has its rules for such messages.
-What cannot be taken now (a queue is full, the disk is) stops the route, which begins anew after a while; nothing overtakes it.
+Life of a message here: its delivery tag is its sequence at the source. If the log already has this sequence, the message is
+accepted and not enqueued. Otherwise it gets an annotation with the places it has passed (broker.core.hops), is routed like a
+client's message, and enqueued with a HELD record in the same batch. When that is committed, it is accepted and leaves the
+source. A message that has been here before, by its annotation, is accepted and dropped. A message that can never be accepted is
+rejected: the source has rules for such messages. A message that cannot be accepted now (a full queue or disk) stops the route,
+which starts again after a pause; nothing overtakes the message.
 
-Only the log that has the route knows what it holds. A queue whose messages are in another log (of level `none` or `configuration`
-in a cluster) gets a message again when it comes again: once or more, where others get it once.
+Only the log that has the route remembers the sequences. A queue whose messages are in another log (level `none` or
+`configuration` in a cluster) may get a message again: at least once instead of exactly once.
 
-Invariants: a batch that puts a message of a route on a queue of the route's log says so; messages come on a queue in the order of
-the link; after a stop nothing more of the link is taken."""
+Invariants: a batch that enqueues a route's message on a queue of the route's log has its HELD record; messages are enqueued in
+the order of the link; after a stop, no further message of the link is accepted.
+"""
 
 from __future__ import annotations
 
@@ -347,7 +349,7 @@ class RouteUpload(Uploading):
         if self._is_too_large():
             self.abandon()
             return Refused(
-                self._producer, REJECTED, Condition("amqp:resource-limit-exceeded", "a queue there is too small for it")
+                self._producer, REJECTED, Condition("amqp:resource-limit-exceeded", "a target queue is too small for it")
             )
         if self._stops():
             return Swallowed(self._producer)

@@ -1,13 +1,14 @@
-"""The routes of the log that leads, run by whichever broker is the primary; requests to management of type `route`.
+"""The routes of the cluster log, run by the current primary; management requests of type `route`.
 
-Life of a route: `CREATE` proposes it; when it is committed, and whenever a broker that has it in its log becomes the primary, a
-runner begins (`broker.routes.runner`). `DELETE` ends it: one that has a queue of its own at the source stays in the log, ending,
-until the source has deleted that; with `force` it goes at once. A broker that serves no more, that is about to hand over, or that
-leaves, runs none.
+Life of a route: `CREATE` proposes it. When it is committed, and whenever a broker with the route in its log becomes the primary,
+a runner starts (`broker.routes.runner`). `DELETE` ends the route: a route that has its own queue at the source stays in the log
+as ending until the source has deleted this queue; with `force` it is deleted at once. A broker that is not the primary, is about
+to hand over, or is being drained runs no routes.
 
-Invariants: a route has one runner, on the primary, or none; the answer to a change comes when that is committed.
+Invariants: a route has at most one runner, on the primary; a change is answered when it is committed.
 
-Reference: docs/reference/management.md."""
+Reference: docs/reference/management.md.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ class Routes:
         self._retiring.clear()
         waiting, self._waiting = self._waiting, {}
         for answered in waiting:
-            answered.callback((503, "this broker serves no more: ask the next primary what became of it", {}))
+            answered.callback((503, "this broker is no longer the primary: ask the next primary for the result", {}))
 
     def follow(self, ledger: Ledger, changes: Collection[tuple[Change, str]]) -> None:
         """Take up what a log has changed."""
@@ -185,7 +186,7 @@ class Routes:
         route = self._asked(body)
         nodes = self.logs.nodes
         if route.exchange not in nodes.exchanges and (route.kind == EXCHANGE or route.exchange not in nodes.queues):
-            raise Refused(404, f"there is no exchange named {route.exchange!r} for the messages to go to")
+            raise Refused(404, f"there is no exchange named {route.exchange!r} for the messages of the route")
         return self._answered(route, 201, "created", {"uuid": route.uuid})
 
     def _asked(self, body: Mapping[str, Any]) -> RouteAdd:
@@ -194,14 +195,14 @@ class Routes:
         if kind not in (QUEUE, EXCHANGE):
             raise Refused(501, f"this broker does not have routes of the kind {kind!r}: it has {QUEUE} and {EXCHANGE}")
         if mechanism and mechanism not in MECHANISMS:
-            raise Refused(400, f"{mechanism!r} is no SASL mechanism: there are {', '.join(MECHANISMS)}")
+            raise Refused(400, f"{mechanism!r} is not a SASL mechanism: use one of {', '.join(MECHANISMS)}")
         url = urls.parse(_text(body, "source"))
         if url.password:
-            text = "a route has no password, for who may see routes would see it: write it into the file of --route-passwords"
+            text = "a route cannot have a password, because others can list it: write it into the file of --route-passwords"
             raise Refused(400, f"{text}, on each broker of the cluster")
         exclude = body.get("exclude") or []
         if not isinstance(exclude, list) or len(exclude) > MAX_EXCLUDED or not all(_is_name(each) for each in exclude):
-            raise Refused(400, f"`exclude` is a list of up to {MAX_EXCLUDED} names")
+            raise Refused(400, f"`exclude` must be a list of up to {MAX_EXCLUDED} names")
         return RouteAdd(
             uuid=self._new_id(),
             kind=kind,
@@ -224,8 +225,11 @@ class Routes:
         ending = msgspec.structs.replace(known, ending=True)
         if known.ending:
             runner = self._runners.get(known.uuid)
-            raise Refused(409, f"it ends as soon as its source knows it: {runner.life.error if runner is not None else ''}")
-        text = "it ends as soon as its source knows it"
+            raise Refused(
+                409,
+                f"the route is deleted as soon as its source has confirmed it: {runner.life.error if runner is not None else ''}",
+            )
+        text = "the route is deleted as soon as its source has confirmed it"
         return self._answered(ending, 202, text, {"uuid": known.uuid, "ending": True})
 
     def _answered(self, command: Command, status: int, text: str, body: dict[str, Any]) -> Deferred[Answer]:
@@ -245,7 +249,7 @@ def _text(body: Mapping[str, Any], field: str, default: str | None = None) -> st
     found = body[field] if default is None else body.get(field, default)
     most = limits.MAX_URL_BYTES if field == "source" else limits.MAX_NAME_BYTES
     if not isinstance(found, str) or not (found or default is not None) or len(found.encode(errors="replace")) > most:
-        raise Refused(400, f"`{field}` is a text of up to {most} bytes, and not {found!r:.80}")
+        raise Refused(400, f"`{field}` must be a text of up to {most} bytes, not {found!r:.80}")
     return found
 
 

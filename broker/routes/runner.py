@@ -317,7 +317,7 @@ class RouteLink:
         if self._producer is not None and not (self._ended or self._retired):
             self._producer.take()
             if not self._producer.link.open:
-                self._stop(f"{self._client.name}: more messages came than were asked for")
+                self._stop(f"{self._client.name}: the source sent more messages than it had credit for")
             self._means.logs.inflow.brought(self._client.wire)
 
     def outcomes(self) -> None:

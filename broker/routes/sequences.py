@@ -56,12 +56,14 @@ class Sequences:
         needs = questions.take_from_queue(node)
         attach.demand(needs)
         if attach.link.presettled:
-            raise Condition("amqp:invalid-field", "these messages are settled when whoever takes them has them")
+            raise Condition(
+                "amqp:invalid-field", "messages of a route are settled by their receiver: attach with unsettled deliveries"
+            )
         queue = self._queues.at(node)
         queue.admit(attach)
         earlier = self._links.get((node.uuid, taker))
         if earlier is not None and earlier.open and isinstance(earlier.context, Subscription):
-            earlier.context.end_slow(Condition("amqp:link:stolen", "another link has come for the same taker"))
+            earlier.context.end_slow(Condition("amqp:link:stolen", "another link with the same receiver has attached"))
         queue.add(attach, link, needs, browse=False, tags=True)
         self._links = {key: each for key, each in self._links.items() if each.open}
         self._links[node.uuid, taker] = link
@@ -86,7 +88,7 @@ class Sequences:
     def _find(self, body: Mapping[str, Any]) -> dict[str, Any]:
         logs, name, taker = self._logs, body["queue"], body["taker"]
         if not isinstance(taker, str) or not taker or "/" in taker:
-            raise Refused(400, "`taker` is a name of whoever takes the messages, without a slash")
+            raise Refused(400, "`taker` must be a name for the receiver of the messages, without a slash")
         if logs.closed:
             raise Refused(409, logs.redirect().text)
         node = logs.nodes.queues.get(name)

@@ -1,15 +1,15 @@
-"""What happens between a client's connection and a log: sessions, what their links end at, and what waits for a commit.
+"""Between a client's connection and a log: sessions, the termini of their links, and the deliveries that wait for a commit.
 
-Start with `termini.py` (which terminus an attach is for) and `queue_terminus.py` (the one that matters most). From below:
-`turn.py` (what is done once at the end of a turn), `inflow.py` (bytes that are not committed yet), `ledger.py` (one log: what
-waits to be written and to be committed), `logs.py` (all ledgers, the nodes, whether this broker serves), `principal.py` (for
-whom), `guard.py` (what the rules let it do), `audit.py`, `quota.py` (what is told of that, and counted), `attach.py` (what hangs
-on a link), `producer.py` and `consumer.py` (a sending and a receiving link of a client); then a module for each kind of terminus:
-`queue_terminus.py` with `queues.py` over it, `exchanges.py`, `mailboxes.py`, `management.py`, `relay.py`, with `room.py` and
-`routing.py` under them; then `connection.py` (socket and engine), `client.py` (a client's session) and `admission.py` (who is
-connected).
+Start with `termini.py` (finds the terminus for an attach) and `queue_terminus.py` (the most important terminus). From below:
+`turn.py` (work at the end of a turn), `inflow.py` (uncommitted bytes), `ledger.py` (one log: what waits to be written and
+committed), `logs.py` (all ledgers, the nodes, whether this broker serves), `principal.py` (the user), `guard.py` (the user's
+rights), `audit.py` and `quota.py` (audit log and quotas), `attach.py` (the state of a link), `producer.py` and `consumer.py` (a
+client's sending and receiving links); then one module for each kind of terminus: `queue_terminus.py` with `queues.py` above it,
+`exchanges.py`, `mailboxes.py`, `management.py`, `relay.py`, with `room.py` and `routing.py` below them; then `connection.py`
+(socket and engine), `client.py` (a client's session) and `admission.py` (all connections).
 
-A message's way in: `Connection` → `ClientSession` → `Producer.take` → `Target.receive` → `Ledger.enqueue` → the log. Its way out,
-once committed: `Ledger.on_committed` → `Queues.fed` → `QueueTerminus.dispatch` → `Subscription.deliver` → the engine. What comes
-back: `Subscription.outcomes` → `Ledger.dequeue` → the log. Nothing here holds a pointer of the engine's: deliveries are integers.
+The path of an incoming message: `Connection` → `ClientSession` → `Producer.take` → `Target.receive` → `Ledger.enqueue` → the
+log. The path of an outgoing message, after its commit: `Ledger.on_committed` → `Queues.fed` → `QueueTerminus.dispatch` →
+`Subscription.deliver` → the engine. The path of its outcome: `Subscription.outcomes` → `Ledger.dequeue` → the log. Nothing here
+has a pointer of the engine: deliveries are integers.
 """

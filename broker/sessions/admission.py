@@ -300,10 +300,10 @@ class Admission:
         connection = self.connections.get(number)
         desk = None if connection is None else self._authentication.desk(connection.socket)
         if connection is None or desk is None or connection.principal.mechanism != CBS:
-            answer(403, "this connection has logged in otherwise, and puts no token")
+            answer(403, "this connection has already logged in with another mechanism: it cannot send a token")
             return
         if number in self._shown:
-            answer(429, "another token of this connection is being looked at")
+            answer(429, "another token of this connection is being checked")
             return
         who = connection.principal.user if connection.principal.authenticated else ""
         step = desk.look(CBS, who, token)
@@ -313,7 +313,7 @@ class Admission:
         then = step.then
         attended = self._authentication.attend(step, lambda: number in self.connections, connection.socket.host, number)
         if attended is None:
-            answer(503, f"{limits.LOGINS_WAITING} logins wait already: try again")
+            answer(503, f"{limits.LOGINS_WAITING} logins are waiting: try again")
             return
         self._shown.add(number)
 
@@ -331,8 +331,8 @@ class Admission:
         if not isinstance(step, sasl.Grant):
             assert isinstance(step, sasl.Deny), "a token is looked at in one step"
             self.login_failed(connection, step)
-            self._refusals.line(f"a token of {connection.address} was not taken: {step.reason}")
-            answer(401, "the token was not taken; the broker's log says why")
+            self._refusals.line(f"a token of {connection.address} was refused: {step.reason}")
+            answer(401, "the token was refused; the broker's log has the reason")
             return
         first, connection.principal = connection.principal.owes_token, principal_of(step)
         try:

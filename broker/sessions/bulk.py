@@ -444,14 +444,14 @@ class Bulk:
         messages = place.node.messages
         if not place.ledger.serving or messages is None:
             where = f"; send it to the primary, {self._logs.primary}" if self._logs.primary else ""
-            raise Refused(409, f"this broker is {self._logs.state}: only the primary changes what is on a queue{where}")
+            raise Refused(409, f"this broker is {self._logs.state}: only the primary can change the messages of a queue{where}")
         asked = self._asked(place.node, operation, body)
         if place.operation is not None:
-            raise Refused(409, f"messages of queue {name!r} are being purged or moved already: wait until that is done")
+            raise Refused(409, f"messages of queue {name!r} are already being purged or moved: wait until that request is done")
         try:
             walk = Walk(messages.order, _list(body, "after"))
         except ValueError:
-            raise Refused(400, "`after` is what an answer before has called `next`") from None
+            raise Refused(400, "`after` must be the `next` of an earlier answer") from None
         Operation(place, asked, walk, self._logs, self._share, self._schedule, self._seconds, done)
 
     def _asked(self, node: QueueNode, operation: str, body: Mapping[str, Any]) -> Asked:
@@ -460,9 +460,9 @@ class Bulk:
             raise Refused(400, f"{operation} of messages has no {field!r} (it has {', '.join(sorted(fields))})")
         count, text = body.get("count"), body.get("filter")
         if count is not None and (type(count) is not int or count < 0):
-            raise Refused(400, f"`count` is a number of messages, or 0 for all, and not {count!r}")
+            raise Refused(400, f"`count` must be a number of messages, or 0 for all, not {count!r}")
         if text is not None and not isinstance(text, str):
-            raise Refused(400, "`filter` is the text of a selector")
+            raise Refused(400, "`filter` must be the text of a selector")
         try:
             selector = compiled(text) if text and text.strip() else None
         except BadSelector as error:
@@ -477,7 +477,7 @@ class Bulk:
         name = body.get("to")
         to = self._logs.nodes.queues.get(str(name or ""))
         if not name:
-            raise Refused(400, "`to` is the name of the queue that messages are moved to")
+            raise Refused(400, "`to` must be the name of the queue that gets the messages")
         if to is None:
             raise Refused(404, f"there is no queue named {name!r}")
         if to is node:
@@ -486,13 +486,13 @@ class Bulk:
             raise Refused(409, f"queue {name!r} is not ready yet; try again")
         if to.messages_log != node.messages_log:
             text = f"messages of queue {node.name!r} are of level {node.definition.level!r}, those of {name!r} of level"
-            raise Refused(501, f"{text} {to.definition.level!r}, and are kept in another log: they cannot be moved at once")
+            raise Refused(501, f"{text} {to.definition.level!r}, and are stored in another log: they cannot be moved in one step")
         return to
 
     def _exchange(self, node: QueueNode, body: Mapping[str, Any]) -> ExchangeNode:
         name = body.get("exchange")
         if name is None and not node.definition.alternate:
-            raise Refused(409, f"queue {node.name!r} has no alternate exchange: say which `exchange` its messages go to")
+            raise Refused(409, f"queue {node.name!r} has no alternate exchange: name the `exchange` for its messages")
         name = str(node.definition.alternate if name is None else name)
         to = self._logs.nodes.exchanges.get(name)
         if to is None:

@@ -139,9 +139,7 @@ class ClientSession:
         try:
             attach = Attach(link, self)
             if self.principal.owes_token and attach.asked.address != CBS_NODE:
-                raise Condition(
-                    UNAUTHORIZED, f"this client has not shown who it is: it may put a token to {CBS_NODE}, and no more"
-                )
+                raise Condition(UNAUTHORIZED, f"this client has not logged in yet: it may only send a token to {CBS_NODE}")
             self._termini.attach(attach)
         except Condition as condition:
             link.refuse(condition)

@@ -449,7 +449,7 @@ class Connection(TwistedProtocol):
             _log.warn("{address} is not open after {limit_s:g} s: dropped", address=self.address, limit_s=limit_s)
             self.drop()
         elif self._serves and self.opened and self.principal.owes_token and now_s - self._opened_s > limit_s:
-            text = f"no token came to {CBS_NODE} within {limit_s:g} s"
+            text = f"the client sent no token to {CBS_NODE} within {limit_s:g} s"
             self._owner.ended_with(self, text)
             self.turn_out(Condition("amqp:unauthorized-access", text))
         elif self._turned_out_at is not None and now_s - self._turned_out_at > limit_s:

@@ -88,7 +88,7 @@ class Coordinator:
         one = transactions.take(request.txn_id)
         if one is None:
             text = "this connection has no such transaction: if another connection, or another primary, has discharged it, "
-            raise BadRequest(UNKNOWN_ID, f"{text}look whether its messages are there")
+            raise BadRequest(UNKNOWN_ID, f"{text}check whether its messages have arrived")
         if request.fail:
             one.roll_back(lambda: producer.done(delivery_id))
             return

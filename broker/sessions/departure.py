@@ -50,7 +50,7 @@ STEPS = 10
 """Clients' connections end in so many steps."""
 CALLED_OFF = "amqp:link:detach-forced"
 """Why a drain's links end when it is called off."""
-NOT_HALTED = "the drain of this broker goes on"
+NOT_HALTED = "the drain of this broker is running"
 
 
 class Departure:
@@ -70,9 +70,9 @@ class Departure:
         """Leave; `answer` gets "" when that is committed, or why it is not so. Refused, when it cannot be."""
         logs = self._logs
         if not logs.serving:
-            raise Refused(409, f"this broker is {logs.state}: only one that serves may leave")
+            raise Refused(409, f"this broker is {logs.state}: only a broker that serves can be drained")
         if logs.closing:
-            raise Refused(409, "this broker is about to leave already")
+            raise Refused(409, "a drain of this broker is already starting")
         version = logs.nodes.version_of(logs.lead.name)
         if version < ORIGINS_SINCE:
             raise Refused(409, f"the cluster has machine version {version}, and this needs {ORIGINS_SINCE}: upgrade every broker")
@@ -104,7 +104,7 @@ class Departure:
         self._logs.halted = True
         for terminus in self._queues.termini:
             for subscription in [each for each in terminus.subscriptions if each.drains]:
-                subscription.end_link(Condition(CALLED_OFF, "the drain of this broker is called off"))
+                subscription.end_link(Condition(CALLED_OFF, "the drain of this broker is cancelled"))
         self._turn.flush()
 
     def settle(self, drain: str, queue: str, runs: Sequence[tuple[int, int]], answer: Callable[[str], None]) -> None:
@@ -151,7 +151,11 @@ class Departure:
             answer("")
             return
         if now != was or self._assigning or at >= len(leave.sizes):
-            raise Refused(409, f"queue {queue} goes to target {now} of drain {drain}, or is about to go to another: look again")
+            raise Refused(
+                409,
+                f"queue {queue} is assigned to target {now} of drain {drain}, or is being assigned to another one: read the "
+                f"drain's state again",
+            )
         queues = {uuid: to for uuid, to in {**leave.queues, queue: at}.items() if to}
         self._assigning = True
 
@@ -164,7 +168,7 @@ class Departure:
     def _must_be(self, drain: str) -> None:
         leave = self._logs.leave
         if leave is None or leave.drain != drain or self._logs.closing:
-            raise Refused(409, f"this broker does not leave by drain {drain}")
+            raise Refused(409, f"drain {drain} is not the drain of this broker")
 
     def _must_be_halted(self, drain: str) -> None:
         self._must_be(drain)
@@ -251,9 +255,9 @@ class DrainSource:
         needs = questions.take_from_queue(self._node)
         attach.demand(needs)
         if self._logs.leave is None or not self._logs.serving:
-            raise Condition("amqp:not-allowed", "this broker does not leave: what is on its queues stays there")
+            raise Condition("amqp:not-allowed", "this broker is not being drained")
         if self._logs.halted:
-            raise Condition(CALLED_OFF, "the drain of this broker is called off")
+            raise Condition(CALLED_OFF, "the drain of this broker is cancelled")
         if self._queue.subscriptions:
             raise Condition("amqp:resource-locked", f"queue {self._node.name!r} has consumers still: try again")
         if attach.link.presettled:

@@ -1,12 +1,12 @@
-"""One log seen from the broker: what waits to be written, what waits to be committed, and the state that is committed.
+"""The broker's side of one log: what waits to be written, what waits to be committed, and the committed state.
 
-Life of a ledger: messages, outcomes and changes of one reactor turn gather in a batch builder; at the end of the turn, or once
-the log takes another batch, they are proposed; when the log says that the batch is committed, the state applies it, and then,
-and only then, producers get their outcome, consumers their settlement and askers their answer. All of it goes by the batch.
+Life of a ledger: messages, outcomes and changes of one reactor turn are gathered in a batch builder. At the end of the turn, or
+as soon as the log accepts another batch, they are proposed. When the log reports the batch as committed, the state applies it.
+Only then do producers get their outcome, consumers their settlement and requests their answer. All of this is done by the batch.
 
-Invariants: nothing is applied that is not committed; nothing is proposed before the log has said that it serves, which it says
-when everything before is applied; waits end in the order of the log's indexes; a term that ends takes every wait with it
-unanswered (its clients are cut off, so they know that they do not know).
+Invariants: only committed batches are applied; nothing is proposed before the log reports that it serves, which it does when all
+earlier batches are applied; waits end in the order of the log's indexes; when a term ends, all its waits end without an answer
+(their clients are disconnected, so they know that the result is unknown).
 """
 
 from __future__ import annotations

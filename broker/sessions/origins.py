@@ -126,7 +126,7 @@ class Origins:
     def stop(self, drain: str) -> None:
         """Put nothing more of this drain: what is under way is all that comes. Until `go_on`, or the end of the term."""
         self.stopped.add(drain)
-        self._end_links(drain, "is called off")
+        self._end_links(drain, "is cancelled")
 
     def go_on(self, drain: str) -> None:
         """Take its messages again."""
@@ -172,7 +172,7 @@ class OriginTerminus:
         queue = self._queue
         self._origins.logs.must_serve()
         if self._key[0] in self._origins.stopped:
-            raise Condition("amqp:not-found", f"drain {self._key[0]} is called off")
+            raise Condition("amqp:not-found", f"drain {self._key[0]} is cancelled")
         if queue is None or self._key in self._origins.declining:
             raise Condition("amqp:not-found", f"no messages of queue {self._key[1]} are expected of drain {self._key[0]} here")
         queue.admit(attach)
@@ -181,7 +181,7 @@ class OriginTerminus:
         """This is the origin's link now."""
         earlier = self._origins.links.get(self._key)
         if earlier is not None:
-            stop(earlier, Condition("amqp:link:stolen", "another link has come for this queue of this drain"))
+            stop(earlier, Condition("amqp:link:stolen", "another link for this queue of this drain has attached"))
         self._origins.links[self._key] = producer
         queue = self._queue
         if queue is not None:

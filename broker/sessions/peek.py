@@ -30,9 +30,9 @@ def asked_of(body: Mapping[str, Any]) -> tuple[int, int]:
     """The sequence from which on, and the number of messages that a request's body asks for. ValueError."""
     first, count = body.get("from", 0), body.get("count", MOST)
     if type(first) is not int or first < 0:
-        raise ValueError(f"`from` is the sequence of a message, and not {first!r}")
+        raise ValueError(f"`from` must be the sequence of a message, not {first!r}")
     if type(count) is not int or not 1 <= count <= MOST:
-        raise ValueError(f"`count` is a number of messages from 1 to {MOST}, and not {count!r}")
+        raise ValueError(f"`count` must be a number of messages from 1 to {MOST}, not {count!r}")
     return first, count
 
 

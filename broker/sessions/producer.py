@@ -188,9 +188,9 @@ class Producer(LinkEnd):
                 self.timed = True
                 self._sort_out(at, run, bad)
             elif bad:
-                self.session.transactions.refuse(txn_id, "one of its messages is no AMQP message by itself")
+                self.session.transactions.refuse(txn_id, "one of its messages is not a valid AMQP message by itself")
                 for delivery_id in range(at, at + len(run)):
-                    text = "this message, or one that came with it in its transaction, is no AMQP message by itself"
+                    text = "this message, or another one of its transaction, is not a valid AMQP message by itself"
                     self.refuse(delivery_id, REJECTED, Condition("amqp:decode-error", text))
             else:
                 self.session.transactions.post(self, at, run, txn_id)
@@ -271,7 +271,7 @@ class Producer(LinkEnd):
         link = self.link
         self.detached()
         link.context = None
-        text = f"{beyond} more messages came than this link had credit for: send only while there is credit"
+        text = f"{beyond} messages were sent without credit: send only while the link has credit"
         link.close(Condition("amqp:link:transfer-limit-exceeded", text))
         self.session.touch()
 

@@ -1,12 +1,12 @@
-"""A queue as links see it: producers put messages on it, `dispatch` gives them out to subscriptions (broker.sessions.consumer),
-and what is not wanted comes back or becomes a dead letter (broker.sessions.dead_letters).
+"""A queue as a terminus: producers enqueue messages, `dispatch` delivers them to subscriptions (broker.sessions.consumer), and
+messages that are given back return to the queue or become dead letters (broker.sessions.dead_letters).
 
-Life of a terminus: the first link that attaches to the queue, or what a term has left to be done, makes it; its subscriptions
-share what is available in turn; it ends with the queue, and its links with it.
+Life of a terminus: it is created by the first link that attaches to the queue, or by work that a term has left; its
+subscriptions share the available messages in turn; it ends with the queue, and its links end with it.
 
-Invariants: a message is acquired by one subscription at a time; a queue that is nearly full gives its producers no more credit
-until it has become emptier; nothing overtakes a message whose body is being read back from disk; what is to leave as a dead
-letter is given to nobody.
+Invariants: only one subscription at a time acquires a message; a queue that is nearly full gives its producers no credit until
+it has fallen below its lower threshold; no message overtakes one whose body is being read from disk; a message that is leaving
+as a dead letter is not delivered.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Relay:
         """Those of its own node. LookupError, when that takes no part in transactions; Denied."""
         target = self._target(producer, data)
         if not target.in_transactions:
-            raise LookupError(f"what is sent to {message.to(data)!r} cannot be part of a transaction: send it outside of one")
+            raise LookupError(f"a message to {message.to(data)!r} cannot be part of a transaction: send it without one")
         return target.destinations(producer, data)
 
     def begin(self, producer: Producer, head: bytes) -> Upload:

@@ -44,7 +44,7 @@ def check_binding(exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -
         raise Condition("amqp:invalid-field", f"the filter of this subscription cannot be: {fault}")
     for argument, value in arguments.items():
         if not isinstance(value, str | int | float | None):
-            text = f"the filter compares {argument!r} with what is no text, number or boolean"
+            text = f"the filter compares {argument!r} with a value that is not a string, number or boolean"
             raise Condition("amqp:invalid-field", text)
 
 
@@ -75,7 +75,7 @@ class Subscriptions:
         selector_of(attach)
         if terms.shared and any(each.name == NO_LOCAL for each in attach.asked.filters):
             raise Condition(
-                "amqp:not-implemented", "a shared subscription has no filter for what is local: it has several clients"
+                "amqp:not-implemented", "a shared subscription cannot have a no-local filter, because it has several clients"
             )
         binding = Bind(exchange=exchange.uuid, queue="", key=key, arguments=arguments)
         self._when_settled(attach, link, terms.queue, lambda: self._attach(attach, link, terms, binding, needs))

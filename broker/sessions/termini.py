@@ -1,10 +1,10 @@
-"""The registry of termini: which one a client's attach is for.
+"""The registry of termini: finds the terminus for an attach of a client.
 
-Life of an attach: it comes with an address, or asks for a node to be made; each kind of terminus is asked in turn whether it is
-its own; the first that knows it takes the link, or refuses it with a `Condition`.
+Life of an attach: it has an address, or requests a dynamic node. Each kind of terminus is asked in turn whether the attach is
+for it. The first one that says yes takes the link, or refuses it with a `Condition`.
 
-A new kind of terminus is a module with a class that fulfils `Target`, `Source` or both, and one line where `broker.service` makes
-this registry. Nothing else asks what kind a terminus is.
+A new kind of terminus is a module with a class that implements `Target`, `Source` or both, and one line where `broker.service`
+creates this registry. No other code depends on the kind of a terminus.
 
 Source: AMQP 1.0 part 3.5 (sources, targets).
 """

@@ -240,7 +240,7 @@ class Transactions:
         if one is None:
             condition = Condition(UNKNOWN_ID, "this connection has no such transaction: it was discharged, or never declared")
         elif not poster.in_transactions:
-            text = "what is sent to this node cannot be part of a transaction: send it outside of one"
+            text = "messages to this node cannot be part of a transaction: send them without one"
             one.account.fail(text)
             condition = Condition("amqp:not-implemented", text)
         elif not one.post(poster, messages):

@@ -67,7 +67,7 @@ class Unused:
         if not self._logs.ledgers[node.log].serving:  # its own log is not open yet
             self.left(node)
             return
-        _log.info("queue {name!r} is deleted: nobody has used it for {s} s", name=node.name, s=node.auto_delete_s)
+        _log.info("queue {name!r} is deleted: it was unused for {s} s", name=node.name, s=node.auto_delete_s)
         self._logs.delete_queue(node)
 
 

@@ -1,1 +1,1 @@
-"""The broker, the resource manager, and the commands that administer a cluster: one file each, named as the program."""
+"""The broker, the resource manager and the administration commands: one file for each, named after the program."""

@@ -128,14 +128,16 @@ def candidate_among(views: list[dict[str, Any]], wanted: urls.Address | None) ->
     if wanted is not None:
         view = next((view for view in views if view["broker"] == wanted.name), None)
         if view is None:
-            raise endings.Refused(f"{wanted.name} is no member; there are: {', '.join(view['broker'] for view in views)}")
+            raise endings.Refused(
+                f"{wanted.name} is not a member; the members are: {', '.join(view['broker'] for view in views)}"
+            )
         if view["status"] == "active":
-            raise endings.Refused(f"{wanted.name} is the primary already")
+            raise endings.Refused(f"{wanted.name} is already the primary")
         if view["status"] not in ("ready", "catchup"):
             raise endings.Refused(f"{wanted.name} is {view['status'] or view['error']} and cannot take over")
         return address_of(view)
     if not ready:
-        raise endings.Refused("no backup is ready to take over; qpid-ha status --all shows what each is doing")
+        raise endings.Refused("no backup is ready to take over: qpid-ha status --all shows their states")
     best = max(sorted(ready, key=lambda view: str(view["broker"])), key=lambda view: int(view.get("lastIndex") or 0))
     return address_of(best)
 

@@ -101,7 +101,7 @@ def replace_broker(old: str, new: str, wait: float, form: str, **given: Any) -> 
     async def change(reactor: Any) -> None:
         at, view = await primary_of(target, reactor)
         if not _role(view, gone) and not _role(view, come):
-            raise endings.Refused(f"{gone} is no member; there are: {', '.join(_members(view))}")
+            raise endings.Refused(f"{gone} is not a member; the members are: {', '.join(_members(view))}")
         role = "witness" if _role(view, gone) == "witness" else "voter"
         if role == "witness":
             await _remove(at, reactor, gone, True)
@@ -160,7 +160,7 @@ async def wait_for_role(target: Target, reactor: Any, address: str, role: str, w
             target, view = await primary_of(target, reactor)
         if reactor.seconds() >= until_s:
             raise endings.Refused(
-                f"{address} is a member, and has not caught up within {wait_s:g} s: qpid-ha query shows its lag"
+                f"{address} is a member now, but has not caught up within {wait_s:g} s: qpid-ha query shows its lag"
             )
         await deferLater(reactor, _LOOK_S, lambda: None)
 
@@ -187,5 +187,7 @@ async def settled(target: Target, reactor: Any) -> None:
     until_s = reactor.seconds() + target.timeout_s
     while not dict((await view_of(target, reactor)).get("membership") or {}).get("committed", True):
         if reactor.seconds() >= until_s:
-            raise endings.Refused("another change of members is not committed: qpid-ha query shows who is connected")
+            raise endings.Refused(
+                "an earlier change of members is not committed yet: qpid-ha query shows which members are connected"
+            )
         await deferLater(reactor, _LOOK_S, lambda: None)

@@ -125,7 +125,7 @@ def failover(candidate: str | None, form: str, **given: Any) -> None:
         found = await views_of(target, reactor)
         serving = [view["broker"] for view in found if view["status"] == "active"]
         if serving:
-            raise endings.Refused(f"{serving[0]} is the primary, and serves: use qpid-ha switchover")
+            raise endings.Refused(f"{serving[0]} is the primary and serves: use qpid-ha switchover")
         able = [
             view
             for view in found
@@ -142,7 +142,7 @@ def failover(candidate: str | None, form: str, **given: Any) -> None:
                 )
             except ManagementError as error:
                 refusals.append(f"{view['broker']} ({error})")
-        raise endings.Refused(f"nobody could be promoted: {', '.join(refusals)}")
+        raise endings.Refused(f"no broker could be promoted: {', '.join(refusals)}")
 
     name, answer = endings.run(change)
     if form == "json":
@@ -218,7 +218,7 @@ async def _all_level(target: Target, reactor: Any, wait_s: float) -> None:
             return
         if reactor.seconds() >= until_s:
             raise endings.Refused(
-                f"{', '.join(behind)} is not level with the primary after {wait_s:g} s; nothing more is restarted"
+                f"{', '.join(behind)} has not caught up with the primary after {wait_s:g} s; the other brokers are not restarted"
             )
         await deferLater(reactor, _LOOK_S, lambda: None)
 
@@ -247,7 +247,7 @@ async def _restart(target: Target, reactor: Any, how: str | None, wait_s: float)
         except ClientError:
             pass
         if reactor.seconds() - began_s >= wait_s:
-            raise endings.Refused(f"{address.name} is not back after {wait_s:g} s; nothing more is restarted")
+            raise endings.Refused(f"{address.name} is not back after {wait_s:g} s; the other brokers are not restarted")
         await deferLater(reactor, _LOOK_S, lambda: None)
 
 

@@ -185,7 +185,7 @@ def _meant(words: tuple[str, ...]) -> tuple[Callable[[Task], Coroutine[Any, Any,
             return (exchanges if type == "exchanges" else queues), tuple(rest)
         case "add", "exchange", type, name:
             if type not in EXCHANGE_TYPES:
-                raise click.UsageError(f"{type!r} is no type of exchange; there are: {', '.join(EXCHANGE_TYPES)}")
+                raise click.UsageError(f"{type!r} is not a type of exchange; the types are: {', '.join(EXCHANGE_TYPES)}")
             return add_exchange, (type, name)
         case "add", "queue", name:
             return add_queue, (name,)
@@ -204,7 +204,7 @@ def _meant(words: tuple[str, ...]) -> tuple[Callable[[Task], Coroutine[Any, Any,
             return {"add": add_policy, "update": update_policy, "del": del_policy}[verb], (type, pattern)
         case "list", type:
             if type not in (*_TYPES, *_POLICIES):
-                raise click.UsageError(f"there is nothing of type {type!r}; there are: {', '.join((*_TYPES, *_POLICIES))}")
+                raise click.UsageError(f"there is no type {type!r}; there are: {', '.join((*_TYPES, *_POLICIES))}")
             return listing, (type,)
         case (("add" | "del" | "update" as verb), type, _) if type not in ("exchange", "queue"):
             raise click.UsageError(
@@ -221,7 +221,7 @@ def _meant(words: tuple[str, ...]) -> tuple[Callable[[Task], Coroutine[Any, Any,
 def check_acl(words: Sequence[str], form: str) -> None:
     """Say whether the file can be used; with more words, whether it lets a user do something. Exit status 1: it does not."""
     if not words or len(words) in (2, 3):
-        raise click.UsageError("acl-check takes a file, and may be: FILE USER ACTION OBJECT [PROPERTY=VALUE ...]")
+        raise click.UsageError("acl-check takes FILE, or FILE USER ACTION OBJECT [PROPERTY=VALUE ...]")
     file, *question = words
     try:
         acl = grammar.read(Path(file).read_text(encoding="utf-8", errors="replace"), file)
@@ -249,7 +249,7 @@ def check_acl(words: Sequence[str], form: str) -> None:
 def _decided(acl: Acl, user: str, action: str, kind: str, *properties: str) -> Decision:
     if (action, kind) not in LOOKUPS:
         asked = ", ".join(sorted(" ".join(lookup) for lookup in LOOKUPS))
-        raise click.UsageError(f"a broker never checks `{action} {kind}`; it checks: {asked}")
+        raise click.UsageError(f"a broker never checks `{action} {kind}`; use one of: {asked}")
     told = sorted({LIMITED.get(name, name) for name in LOOKUPS[action, kind]})
     facts: dict[str, str | int] = {}
     for word in properties:
@@ -257,7 +257,7 @@ def _decided(acl: Acl, user: str, action: str, kind: str, *properties: str) -> D
         if not equals or name not in told:
             raise click.UsageError(f"{word!r}: `{action} {kind}` is checked with {', '.join(told) or 'no properties'}")
         if name in LIMITED.values() and not value.isdecimal():
-            raise click.UsageError(f"{word!r}: {name} is a whole number")
+            raise click.UsageError(f"{word!r}: {name} must be a whole number")
         facts[name] = value
     if (action, kind) == ("create", "connection"):
         return acl.decide_connection(user, str(facts.get("host", "")))
@@ -396,7 +396,7 @@ def _binding_arguments(rest: list[str]) -> tuple[str, dict[str, Any]]:
         return key, {}
     match, *pairs = rest
     if match not in ("all", "any"):
-        raise click.UsageError(f"after the key comes all or any for a headers exchange, not {match!r}")
+        raise click.UsageError(f"for a headers exchange, the word after the key must be all or any, not {match!r}")
     wrong = next((pair for pair in pairs if "=" not in pair.lstrip("=")), None)
     if wrong is not None:
         raise click.UsageError(f"{wrong!r} is not N=V, as in: bind EXCHANGE QUEUE KEY any colour=red")

@@ -153,7 +153,7 @@ def _must_make_sense(words: tuple[str, ...], source: str | None, store: Path | N
     if words not in ((), ("status",)):
         raise click.UsageError(f"{' '.join(words)!r} is not a command; there is: status")
     if (source is None) == (store is None) or (words and store is not None):
-        raise click.UsageError("give --from URL, or --store DIR and no command: what is to be drained")
+        raise click.UsageError("give --from URL, or --store DIR and no command to name the source of the drain")
     if deletes and store is None:
         raise click.UsageError("--delete-released is for --store: a broker that runs keeps its store")
 
@@ -296,7 +296,7 @@ def _show_result(result: Result, form: str, end_file: Path | None) -> None:
         click.echo(json.dumps({"event": "end"} | facts))
     else:
         for queue, sequence, why in result.refused:
-            click.echo(f"stays: queue {queue}, {f'message {sequence}' if sequence else 'what is left of it'}: {why}")
+            click.echo(f"stays: queue {queue}, {f'message {sequence}' if sequence else 'the rest of it'}: {why}")
         end = "the broker is empty, and was released" if result.empty else f"{result.left} messages are left"
         click.echo(f"{result.moved} messages moved; {'the time is over; ' if not result.in_time else ''}{end}")
     if not result.in_time:

@@ -1,8 +1,8 @@
-"""`qpid-ha`: look at a cluster, and change who leads it.
+"""`qpid-ha`: shows the state of a cluster, and changes its primary and members.
 
-Every command speaks to the broker that -b names, a backup too; with several addresses to the primary among them. `--all` asks
-every member. A promotion is decided by the brokers' votes and harms no data. One command can give data up, `bootstrap --force`,
-which says so.
+A command connects to the broker of -b, which may be a backup; with several addresses, to the primary among them. `--all` asks
+every member. The brokers' votes decide a promotion, so it cannot lose data. Only `bootstrap --force` and `takeover --force` can
+give data up, and both say so.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def command(**options: Any) -> None:
     monotonic.on_hangup(reactor, hang_up)
     reactor.run()
     if process is not None and process.status:
-        raise endings.Refused("the witness could not go on, and its daemon ends with it: the log says why")
+        raise endings.Refused("the witness failed, so its daemon ends: the log has the reason")
 
 
 def _witness(reactor: Any, member: tuple[BrokerSettings, HaSettings], levels: LogLevels) -> Process:

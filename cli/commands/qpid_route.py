@@ -84,7 +84,7 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
         if given.pop(option):
             raise click.UsageError(why)
     if given["transport"] not in ("tcp", "ssl"):
-        raise click.UsageError(f"{given['transport']!r} is no transport here; there are: tcp, ssl")
+        raise click.UsageError(f"{given['transport']!r} is not a transport: use tcp or ssl")
     task = _meant(words, ssl=given["transport"] == "ssl")
     flags = {name: given.pop(name) for name in ("verbose", "quiet", "force", "durable", "del_empty_link", "transport")}
     target = options.target(given | {"broker": task.dest}, admin=True, name="DEST")
@@ -136,10 +136,10 @@ def _meant(words: tuple[str, ...], *, ssl: bool) -> Task:
         case "link", "del", dest, source:
             return Task(dest, _flush, {"source": _source(source, ssl=ssl)}, _show_flushed)
         case "link", "add", *_:
-            raise click.UsageError("a link is there while a route needs it: add a route, with `route add` or `queue add`")
+            raise click.UsageError("links exist only for routes: add a route with `route add` or `queue add`")
         case "dynamic", ("add" | "del"), *_:
             text = "`route add` with each key that is wanted, or with the key # on a topic exchange"
-            raise click.UsageError(f"there are no dynamic routes, which follow bindings: use {text}")
+            raise click.UsageError(f"dynamic routes, which follow bindings, are not supported: use {text}")
         case "route", "map", *rest if len(rest) <= 1:
             return Task("".join(rest) or LOCAL, _map, {}, _show_map)
         case _:
@@ -148,7 +148,7 @@ def _meant(words: tuple[str, ...], *, ssl: bool) -> Task:
 
 def _mechanism(name: str = "") -> str:
     if name and name not in MECHANISMS:
-        raise click.UsageError(f"{name!r} is no SASL mechanism; there are: {', '.join(MECHANISMS)}")
+        raise click.UsageError(f"{name!r} is not a SASL mechanism; the mechanisms are: {', '.join(MECHANISMS)}")
     return name
 
 
@@ -158,7 +158,7 @@ def _source(text: str, *, ssl: bool) -> str:
     url = urls.parse(f"amqps:{text}" if ssl and plain else text)
     if url.password:
         raise click.UsageError(
-            "others can see a password of SRC here, and in the route: leave it out, and write it into the file that "
+            "other users can see a password of SRC here and in the route: leave it out, and write it into the file that "
             "--route-passwords of the brokers of DEST names"
         )
     return str(url)

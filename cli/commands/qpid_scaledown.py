@@ -138,7 +138,7 @@ def command(form: str, **given: Any) -> None:
         return all(done)
 
     if not endings.run(run):
-        raise endings.Refused("something is left to be done: the events say what")
+        raise endings.Refused("drains or cancellations are left to do: see the events above")
 
 
 def _must_make_sense(own: dict[str, Any]) -> None:

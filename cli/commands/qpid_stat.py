@@ -172,7 +172,7 @@ def command(
     With -q and the name of a queue, show all details of that queue.
     """
     if len(set(kinds)) != 1:
-        raise click.UsageError(f"say which table to show, one of {', '.join(_SHORT.values())}")
+        raise click.UsageError(f"choose one table to show: {', '.join(_SHORT.values())}")
     if queue is not None and kinds[0] != "queues":
         raise click.UsageError(f"only -q takes the name of a queue, not {_SHORT[kinds[0]]}")
     kind = KINDS[kinds[0]]

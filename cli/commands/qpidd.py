@@ -1,8 +1,8 @@
 """`qpidd`: the broker, standalone or a member of a cluster.
 
-Life of the process: read the settings, take the port, lock the store, replay the logs, serve until SIGTERM or SIGINT, then
-stop in order: clients are told, the journal is synced, the store marked clean. With `--drain-to` it is drained first, at SIGTERM
-(`cli.drain.on_sigterm`). Whatever keeps it from starting is one line on stderr and exit status 1 (2: usage).
+Life of the process: read the settings, take the port, lock the store, replay the logs, serve until SIGTERM or SIGINT, then shut
+down: notify the clients, sync the journal, mark the store as clean. With `--drain-to`, SIGTERM first drains the broker
+(`cli.drain.on_sigterm`). If it cannot start, it prints one line on stderr and ends with exit code 1 (2: wrong usage).
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""`make demo`: a cluster of three on this machine, its failover and switchover under load, and what they cost."""
+"""`make demo`: a cluster of three brokers on this machine, with a failover and a switchover under load, and their measured "
+"gaps."""

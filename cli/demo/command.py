@@ -117,7 +117,7 @@ class Demo:
         say(f"{self.text}: {self.lines:,} lines{again}: {self.whole:,} messages")
         cluster.start()
         say(f"three brokers at {', '.join(cluster.addresses)}, and a resource manager; stores in {self.folder}")
-        say("each broker has a certificate bound to its address; everything is over TLS, and everybody logs in by SCRAM")
+        say("each broker has a certificate for its address; all connections use TLS and log in with SCRAM")
         self._wait(lambda: sorted(cluster.states().values()) == ["active", "ready", "ready"], "one broker active and two ready")
         say(f"the resource manager had {cluster.primary()} promoted; the two others are ready")
 
@@ -297,7 +297,7 @@ class Demo:
         pids = [str(process.pid) for process in (*self.cluster.processes, self.cluster.fresh)]
         return "\n".join(
             [
-                "The cluster goes on running. Look at it:",
+                "The cluster is still running. Look at it:",
                 line("qpid-ha", "status", "--all"),
                 line("qpid-ha", "query"),
                 line("qpid-ha", "history"),

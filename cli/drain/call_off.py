@@ -72,7 +72,7 @@ class CallOff:
             found.back = int(status["messages"])
             self._tell("reopened", {"drain": found.drain, "moved": found.moved, "back": found.back})
             return found
-        raise endings.Refused("the drain cannot be called off, because another one goes on: stop that first")
+        raise endings.Refused("the drain cannot be cancelled while another qpid-drain runs: stop that first")
 
     async def _must_be_targets(self, status: dict[str, Any]) -> None:
         identity = ",".join(sorted([await identity_of(target) for target in self._targets]))

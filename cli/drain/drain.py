@@ -43,7 +43,7 @@ PATIENCE_S = 10.0
 ELSEWHERE_S = 2.0
 """How long a queue is tried of which nothing has come, where another target may take it."""
 
-_GIVES_NOTHING = "{} messages are given to nobody: they wait for their time, or cannot be read"
+_GIVES_NOTHING = "{} messages cannot be delivered: they are delayed or cannot be read"
 _TAKES_NOTHING = "the target gives no credit: its queue, or its disk, is nearly full"
 _NO_CREDIT = f"target: {_TAKES_NOTHING}"
 
@@ -141,15 +141,17 @@ class Drain:
             if source["store"] == target["store"]:
                 raise endings.Refused("the source and the target are the same broker: name another one with --to")
             if target["leaving"]:
-                raise endings.Refused(f"the target leaves itself, to {', '.join(target['to'])}: name another one with --to")
+                raise endings.Refused(
+                    f"the target is being drained itself, to {', '.join(target['to'])}: name another one with --to"
+                )
             self._traits = self._traits and bool(target.get("traits"))
             found.append((await identity_of(side), side))
         found.sort(key=lambda each: each[0])
         identities = [identity for identity, _ in found]
         if len(set(identities)) < len(identities):
-            raise endings.Refused("two of the targets are the same broker, or the same cluster: name each once with --to")
+            raise endings.Refused("two targets are the same broker or cluster: name each once with --to")
         if len(found) > 1 and "freeBytes" not in source:
-            raise endings.Refused("the broker that leaves is of an earlier release, which knows of one target alone")
+            raise endings.Refused("the source has an earlier release, which supports only one target")
         self._targets, self._identity = [side for _, side in found], ",".join(identities)
         return source
 
@@ -193,7 +195,7 @@ class Drain:
             plan = await self.check()
             if plan.problems:
                 told = "; ".join(f"{what}: {why}" for what, why in plan.problems)
-                raise endings.Refused(f"nothing was moved, because this will not fit on the target: {told}")
+                raise endings.Refused(f"nothing was moved, because this does not fit on the target: {told}")
             status = await self._leave()
             self._tell("leaving", {"drain": status["drain"], "to": status["to"]})
             await self._clients_gone()
@@ -250,7 +252,9 @@ class Drain:
             await self._make(side, binds)
         problems = (await self.check()).problems
         if problems:
-            raise endings.Refused(f"the target has changed meanwhile: {'; '.join(f'{what}: {why}' for what, why in problems)}")
+            raise endings.Refused(
+                f"the target has changed during the drain: {'; '.join(f'{what}: {why}' for what, why in problems)}"
+            )
 
     async def _make(self, side: Side, creates: Sequence[tuple[str, str, dict[str, Any]]]) -> None:
         as_is = {"asIs": True} if (await self._status(side)).get("asIs") else {}  # an older broker has no policies
@@ -339,9 +343,9 @@ class Drain:
                     continue
                 self._stays.add(uuid)
             if CALLED_OFF in move.ended:
-                raise endings.Refused(f"queue {name!r}: this drain is called off ({move.ended})")
+                raise endings.Refused(f"queue {name!r}: this drain is cancelled ({move.ended})")
             if "link:stolen" in move.ended or "not-found" in move.ended:
-                raise endings.Refused(f"queue {name!r}: another drain of this broker is at work, or has ended ({move.ended})")
+                raise endings.Refused(f"queue {name!r}: another drain of this broker is running, or has ended ({move.ended})")
             if "connection lost" not in move.ended and self._clock.now_s - moved_s >= self._patience_s:
                 self._result.refused.append((name, 0, move.ended))
                 return
@@ -414,7 +418,7 @@ class Drain:
         try:
             status = await self._source.ask("ASSIGN", "drain", "", {"drain": drain, "queue": uuid, "was": was, "at": at})
         except ManagementError as error:
-            raise endings.Refused(f"queue {name!r}: another drain of this broker is at work ({error.text})") from None
+            raise endings.Refused(f"queue {name!r}: another drain of this broker is running ({error.text})") from None
         self._shares = {str(each): int(to) for each, to in (status.get("queues") or {}).items()}
         self._tell("elsewhere", {"queue": name, "to": list(self._targets[at].addresses)})
         return True

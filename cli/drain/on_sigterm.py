@@ -1,14 +1,15 @@
 """A broker that drains itself at SIGTERM (`qpidd --drain-to`), and ends when it is empty.
 
-Life: the broker serves, and this waits. At SIGTERM the drain begins (`cli.drain.drain`), in this process: one side is the broker
-here, over a pair of sockets, the other the target. While the target cannot be reached, the broker serves on, and it is tried
-again until the deadline. When the drain has ended, however it did, the broker stops in order: with 0 if it is empty and was
-released, else with `endings.UNFINISHED`, and its store is kept: the broker may be started on it again, or a later drain goes on.
-Another SIGTERM ends the drain at once, and the broker soon after. SIGINT stops the broker as it stands.
+Life: the broker serves until SIGTERM. Then the drain begins (`cli.drain.drain`) in this process: the source is this broker, over
+a pair of sockets, and the target is another one. While the target cannot be reached, the broker continues to serve, and tries
+again until the deadline. When the drain has ended, in any way, the broker shuts down: with exit code 0 if it is empty and
+released, else with `endings.UNFINISHED`. In the latter case its store is kept: start the broker on it again, or continue with a
+later drain. Another SIGTERM ends the drain at once, and the broker soon after. SIGINT stops the broker without a drain.
 
-A member of a cluster of several has nothing to drain: others have what it has. It stops as without `--drain-to`, by a handover.
+A member of a cluster of several brokers is not drained, because the other members have its messages. It hands over, as without
+`--drain-to`.
 
-Invariant: the exit status is 0 only if the broker has said that it is empty for good, and the target knows it.
+Invariant: the exit code is 0 only if the broker has reported that it is empty for good, and the target knows it.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class DrainOnSigterm:
             _log.warn(
                 "stays: queue {queue}, {which}: {why}",
                 queue=queue,
-                which=f"message {sequence}" if sequence else "what is left of it",
+                which=f"message {sequence}" if sequence else "the rest of it",
                 why=why,
             )
         if result.empty:

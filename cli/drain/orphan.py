@@ -42,18 +42,18 @@ def look(folder: Path) -> dict[str, Any] | None:
         raise endings.Refused(f"the store in {folder} cannot be read: {error}") from None
     if found.cluster_id:
         raise endings.Refused(
-            f"the store in {folder} belongs to cluster {found.cluster_id}, whose other brokers have what it has: drain the "
+            f"the store in {folder} belongs to cluster {found.cluster_id}, whose other brokers have the same messages: drain the "
             "cluster with --from and the addresses of its brokers"
         )
     if mark is not None and mark.get("store") != found.store_id:
-        raise endings.Refused(f"{folder / MARK} is of another store, {mark.get('store')}: take it away if it is there by mistake")
+        raise endings.Refused(f"{folder / MARK} is of another store, {mark.get('store')}: delete it if it is there by mistake")
     return mark
 
 
 def delete(folder: Path) -> None:
     """Delete a store that is marked as released. Refused, when it is not, or cannot be."""
     if look(folder) is None:
-        raise endings.Refused(f"the store in {folder} was not released: nothing was deleted")
+        raise endings.Refused(f"the store in {folder} is not released, so it was not deleted")
     try:
         shutil.rmtree(folder)
     except OSError as error:

@@ -109,7 +109,9 @@ def _serve(asked: dict[str, Any], listen: str, port: int, names: frozenset[str],
     try:
         address = ip_address("127.0.0.1" if listen == "localhost" else listen)
     except ValueError:
-        raise Refused(f"--listen {listen} is no address: give one, as 127.0.0.1, and --name for a name") from None
+        raise Refused(
+            f"--listen {listen} is not an IP address: give one such as 127.0.0.1, and use --name for a host name"
+        ) from None
 
     async def work(reactor: Any) -> None:
         await _run(reactor, asked, str(address), port, names, refresh_s)
@@ -140,7 +142,7 @@ async def _run(reactor: Any, asked: dict[str, Any], address: str, port: int, nam
     shown = f"[{address}]" if ":" in address else address
     click.echo(f"http://{shown}:{listening.getHost().port}/")
     if not ip_address(address).is_loopback:
-        click.echo("qpid-lag: whoever reaches this address can read the figures; nobody is asked who they are", err=True)
+        click.echo("qpid-lag: everyone who can reach this address can read the figures, without a login", err=True)
     click.echo("Spark makes the first summary; Ctrl-C ends it", err=True)
     ended: Deferred[None] = Deferred()
     parent = os.getppid()

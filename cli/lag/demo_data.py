@@ -76,7 +76,7 @@ def _shape(asked: dict[str, Any], now_ms: int) -> Any:
     length_ms = (asked["seconds"] or 600) * 1000 if asked["duration"] is None else parse_span(asked["duration"], "--duration")
     interval_ms = parse_span(asked["interval"], "--interval")
     if interval_ms > MINUTE or MINUTE % interval_ms:
-        raise Refused(f"--interval {asked['interval']} does not cut a minute into whole parts: try 1s, 10s or 60s")
+        raise Refused(f"--interval {asked['interval']} is not a whole fraction of a minute: use 1s, 10s or 60s, for example")
     if length_ms % interval_ms or length_ms // interval_ms < FEWEST_SLOTS:
         least = FEWEST_SLOTS * interval_ms // 1000
         raise Refused(
@@ -85,7 +85,7 @@ def _shape(asked: dict[str, Any], now_ms: int) -> Any:
         )
     start_ms = parse_moment(asked["start"], now_ms) if asked["start"] else now_ms - length_ms
     if not 0 <= start_ms <= now_ms:
-        raise Refused(f"--start {asked['start']} is not in the past, where telemetry comes from")
+        raise Refused(f"--start {asked['start']} is not in the past: a story must begin in the past")
     return Shape(
         start_ms // interval_ms * interval_ms, length_ms // 1000, asked["queues"], asked["seed"], asked["backups"], interval_ms
     )
@@ -159,7 +159,7 @@ _WHAT = {
     "lost": "telemetry is lost",
     "stopped": "primary, killed",
     "silent": "nothing said of it",
-    "outage": "nobody says a thing",
+    "outage": "no broker writes telemetry",
 }
 
 

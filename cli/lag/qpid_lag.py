@@ -1,8 +1,8 @@
 """qpid-lag: replication lag over any span, summarised on Spark.
 
-A thin shell, a module for each command that needs Spark: they read options, look at the folder before anything is started, and
-print. Spark is imported only when there is work for it, so that `--help` is instant. Exit codes: 0 done, 1 refused (the line says
-why and what to do), 2 usage.
+A thin shell with a module for each command that needs Spark: they read options, check the folder before anything starts, and
+print. Spark is imported only when it is needed, so that `--help` is instant. Exit codes: 0 done, 1 refused (one line says why
+and what to do), 2 wrong usage.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def writable(name: str) -> Path:
 
     path = Path(name)
     if not path.resolve().parent.is_dir():
-        raise Refused(f"cannot write {name}: there is no folder {path.resolve().parent}; make it first")
+        raise Refused(f"cannot write {name}: there is no folder {path.resolve().parent}; create it first")
     return path
 
 

@@ -103,10 +103,10 @@ def _run(asked: Streaming, master: str | None) -> None:
                 while not stopping.is_set() and not following.await_end(_LOOK_S):
                     watch.look()
             except StreamingQueryException as error:
-                raise Refused(f"the stream ended: {cause(error)}; start it again to go on where it was") from None
+                raise Refused(f"the stream ended: {cause(error)}; start it again to continue") from None
             if stopping.is_set():
                 following.stop()
-                click.echo(f"stopped after {watch.said()}; start it again to go on", err=True)
+                click.echo(f"stopped after {watch.said()}; start it again to continue", err=True)
             else:
                 click.echo(f"done: {watch.said()}", err=True)
     finally:

@@ -142,7 +142,7 @@ class Folder:
             names.add(match["name"])
             found[int(match["ordinal"])] = path
         if len(names) > 1:
-            raise Unseen(f"{self._settings.stores} has stores of {', '.join(sorted(names))}: say which with --name")
+            raise Unseen(f"{self._settings.stores} has stores of {', '.join(sorted(names))}: choose one with --name")
         for ordinal in [each for each, known in self._known.items() if each not in found and known.work is None]:
             del self._known[ordinal]
         for ordinal, path in found.items():

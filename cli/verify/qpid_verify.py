@@ -1,9 +1,9 @@
-"""`qpid-verify`: send numbered messages through a cluster, receive them, and say what became of every one.
+"""`qpid-verify`: sends numbered messages through a cluster, receives them, and reports lost, repeated and changed ones.
 
-Life of a run: the options are read; the queues are made on whichever broker serves; producers and consumers, ordinary clients
-with all addresses of the URL, work for so many seconds, whatever happens to the brokers meanwhile; the producers settle, the
-consumers drain the queues; the queues are deleted, and the account is printed. Ctrl-C ends the seconds early, and a second one
-the draining; the account comes in any case.
+Life of a run: the options are read; the queues are created on the primary; producers and consumers, ordinary clients with all
+addresses of the URL, work for the given seconds, whatever happens to the brokers meanwhile; the producers wait for their
+outcomes, the consumers drain the queues; the queues are deleted, and the report is printed. Ctrl-C ends the sending early, and a
+second Ctrl-C the draining; the report is printed in any case.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def _judge(report: Report, run: Run, settings: Settings) -> None:
     if not report.accepted:
         raise endings.Refused(f"nothing was verified, because no message was accepted: {run.plight()}")
     if undrained:
-        raise endings.Refused(f"the queues were not drained, nothing moved for {settings.drain_s:g} s: {run.plight()}")
+        raise endings.Refused(f"messages are missing, and none arrived for {settings.drain_s:g} s: {run.plight()}")
 
 
 def _beyond_loss(report: Report) -> bool:

@@ -1,11 +1,11 @@
-"""A run of the workload: clients in processes of their own, what they tell brought to the checker, and the end of it all.
+"""A run of the workload: clients in their own processes, their reports to the checker, and the end of the run.
 
-Life of a run: entering it starts the clients, which send and receive until `finish`. A thread takes what they tell and counts it.
-`finish` tells the producers that it is enough, waits until each message has its outcome, waits until the consumers have had
-everything that was accepted and nothing more comes, ends them, and settles the account. Leaving the run ends every process, and a
-process whose run has gone, however it went, ends by itself.
+Life of a run: entering it starts the clients, which send and receive until `finish`. A thread reads and counts their reports.
+`finish` tells the producers to stop, waits until each message has its outcome, waits until the consumers have received
+everything that was accepted and nothing more arrives, ends them, and completes the report. Leaving the run ends every process,
+and a process whose run is gone, for any reason, ends by itself.
 
-Invariants: no client outlives its run; nothing waits without an end: when nothing has moved for a while, what is missing stays
+Invariants: no client outlives its run; no wait is unlimited: when nothing has arrived for a while, missing messages count as
 missing, and the report says that the queues were not drained.
 """
 

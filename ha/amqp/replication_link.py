@@ -1,11 +1,10 @@
-"""What the members of a cluster say to each other, as AMQP messages: one message each, whole batches in it.
+"""The messages between the members of a cluster as AMQP messages, each with whole batches.
 
-A message is one AMQP data section (part 3.2.6) that holds the length of a JSON head, the head (kind and fields of an
-`ha.core.messages` message), and the bytes that travel beside it: batches end to end, or a chunk of a snapshot. Heads are
-small and few, one a batch; the batches are never looked into here.
+A message is one AMQP data section (part 3.2.6) with the length of a JSON head, the head (kind and fields of an
+`ha.core.messages` message), and the bytes beside it: concatenated batches, or a chunk of a snapshot. Heads are small and few,
+one for each batch; this module does not look into batches.
 
-Invariants: a head may have fields that this release does not know, and they are ignored; a head of a kind that it does not know,
-or without a field that it needs, is refused with a text.
+Invariants: unknown fields of a head are ignored; a head of an unknown kind, or without a required field, is refused with a text.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""How a member comes to be the primary: what was asked of it, and the campaign or handover under way.
+"""How a member becomes the primary: the requests for it, and the campaign or handover in progress.
 
-Life of a candidacy: `promote` asks for one. When a primary is heard, that one is asked to hand over; otherwise the member
-campaigns for votes (`election.py`). A promotion that is insisted on goes further (`pursuit.py`). It ends when the member leads,
-when it is refused, or when another epoch begins. A forced beginning (`bootstrap`, `take_over`) gives up what was under way first.
+Life of a candidacy: `promote` requests it. If a primary is heard, the primary is asked to hand over; otherwise the member
+campaigns for votes (`election.py`). A promotion with `insist` goes further (`pursuit.py`). The candidacy ends when the member is
+the primary, when it is refused, or when another epoch begins. A forced beginning (`bootstrap`, `take_over`) first ends anything
+in progress.
 
-Invariants: at most one of a campaign and a wait for a handover is under way. Each request is answered once, by PromotionEnded.
-Whoever enters an epoch that somebody else began gives up what it did in the one before.
+Invariants: at most one campaign or one wait for a handover is in progress. Each request is answered once, by PromotionEnded. A
+member that enters an epoch that another member began ends what it did in the previous one.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Candidacy:
         if isinstance(role, Primary):
             return f"{member.me} is the primary of epoch {member.epoch}"
         if role.hears(now):
-            return f"{member.me} hears the primary {role.primary} of epoch {member.epoch}, from which it fetches what it lacks"
+            return f"{member.me} hears the primary {role.primary} of epoch {member.epoch}, from which it fetches missing batches"
         if member.settings.witness:
             return f"{member.me} {NO_CANDIDATE}"
         if not member.blank or member.cluster_id:

@@ -1,8 +1,8 @@
-"""What the core asks its edge to do.
+"""The effects with which the core instructs its edge.
 
-The edge carries out a list of effects in order, each begun before the next. "Save before send": `SaveHardState` is finished,
-synced to disk, before the effect after it is begun (§5, Figure 2: "updated on stable storage before responding to RPCs"). Entries
-need no such wait: nothing claims them as stored before the edge has called `Replica.stored`.
+The edge executes a list of effects in order, and begins each after the one before. "Save before send": `SaveHardState` is
+complete and synced to disk before the next effect begins (§5, Figure 2: "updated on stable storage before responding to RPCs").
+Entries need no such wait: nothing reports them as stored before the edge has called `Replica.stored`.
 """
 
 from __future__ import annotations

@@ -132,11 +132,13 @@ class Campaign:
     def verdict(self, me: str, connected: set[str]) -> str:
         """For people: who did not vote for us, and why."""
         refusals = [f"{voter} refused: {reason}" for voter, reason in sorted(self.tally.refused.items())]
-        refusals += [f"{voter} has a new store and votes only if all do" for voter in sorted(self.tally.provisional)]
+        refusals += [
+            f"{voter} has an empty store, so its vote counts only if all members vote" for voter in sorted(self.tally.provisional)
+        ]
         silences = [f"{voter} {'did not answer' if voter in connected else 'is not connected'}" for voter in self.tally.silent]
         others = "; ".join((*refusals, *silences))
         if self.unfit:
-            return f"{self.unfit}; nobody else was elected first: {others}"
+            return f"{self.unfit}; no other broker was elected first: {others}"
         text = f"{me} got {len(self.tally.granted)} of the {self.tally.needed} votes needed ({self.round}): {others}"
         return text + self._way_out(me)
 
@@ -147,7 +149,7 @@ class Campaign:
             return ""
         missing = ", ".join(tally.silent)
         return (
-            f". Every store that answers is new, so nobody is elected without {missing}, which may hold messages: start "
+            f". All stores that answer are empty, so no broker is elected without {missing}, which may hold messages: start "
             f"{missing}. If that data is lost for good, `qpid-ha bootstrap --force -b {me}` begins a new cluster and gives up "
             f"whatever {missing} holds"
         )

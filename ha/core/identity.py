@@ -25,13 +25,13 @@ from broker.core.urls import Address
 def objection_to_member(address: str, certificate: Certificate | None) -> str:
     """Why who has shown this certificate is not the member of that address, in words that follow its address; "" when it is."""
     if certificate is None:
-        return "has shown no certificate, and links between these brokers need one"
+        return "presented no certificate, which links between these brokers need"
     if not certificate.serves:
-        return f"has shown a client's certificate, {certificate.subject}, which no broker may have"
+        return f"presented a client's certificate, {certificate.subject}, which brokers must not have"
     try:
         member = urls.parse(address).addresses[0]
     except urls.BadUrl as error:
-        return f"is no address of a broker: {error}"
+        return f"is not an address of a broker: {error}"
     bound = list(_addresses(certificate.uris))
     if bound:
         is_it = (_host(member.host), member.port) in [(_host(one.host), one.port) for one in bound]
@@ -41,7 +41,7 @@ def objection_to_member(address: str, certificate: Certificate | None) -> str:
         is_it = _host(member.host) in map(_host, names)
     if is_it:
         return ""
-    return f"has shown the certificate of {', '.join(names) or 'nobody'} ({certificate.subject}), which is not its own"
+    return f"presented the certificate of {', '.join(names) or 'no host'} ({certificate.subject}), which is not its own"
 
 
 def _addresses(uris: tuple[str, ...]) -> Iterator[Address]:

@@ -22,11 +22,11 @@ def obstacle(member: Member, hears: str) -> str:
     """Why this member must not take over by force, or "". `hears`: the primary that it hears, or is."""
     members = member.log.members
     if hears:
-        return f"{hears} is the primary, and serves: use qpid-ha switch-site or switchover"
+        return f"{hears} is the primary and serves: use qpid-ha switch-site or switchover"
     if member.settings.witness:
         return f"{member.me} is a witness, and stores no messages"
     if member.blank or not member.log.last_index:
-        return f"the store of {member.me} holds nothing to go on from; use qpid-ha bootstrap"
+        return f"the store of {member.me} is empty; use qpid-ha bootstrap"
     if member.floor is not None:
         return f"the store of {member.me} has lost a part: it once held {member.floor} and ends at {member.position}"
     if member.halted:

@@ -403,7 +403,7 @@ class Primary:
         handover, self._handover = self._handover, None
         if handover.quieting:
             self._member.emit(Resume())
-        self._end_transfer(handover.candidate, f"the handover was called off: {reason}", asked=handover.asked)
+        self._end_transfer(handover.candidate, f"the handover was cancelled: {reason}", asked=handover.asked)
 
     def _end_transfer(self, candidate: str, reason: str, *, asked: bool, later: bool = False) -> None:
         self._member.emit(TransferEnded(candidate, False, reason))

@@ -70,8 +70,8 @@ def objection_to(theirs: Versions, mine: Versions, peer: str, cluster: int) -> s
     if theirs.wire < mine.wire_oldest or mine.wire < theirs.wire_oldest:
         old, new = (peer, "this broker") if theirs.wire < mine.wire else ("this broker", peer)
         return (
-            f"{peer} speaks wire versions {theirs.wire_oldest} to {theirs.wire}, this broker {mine.wire_oldest} to {mine.wire}: "
-            f"{old} must be upgraded before it can talk to {new}"
+            f"{peer} uses wire versions {theirs.wire_oldest} to {theirs.wire}, this broker {mine.wire_oldest} to {mine.wire}: "
+            f"{old} must be upgraded before it can connect to {new}"
         )
     if not theirs.stated and cluster > 1:
         return (

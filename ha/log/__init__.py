@@ -1,6 +1,6 @@
-"""The parts of a replicated log's edge, each of which owns a state of its own; `ha.replicated_log` puts them together.
+"""The parts of a replicated log's edge, each of which owns its own state. `ha.replicated_log` assembles them.
 
-`applying.py` tells the listener, in order; `proposing.py` says when another batch is welcome; `sending.py` sends batches, from
-memory or from disk; `requests.py` knows who waits for an answer; `retention.py` is about what stays on the disk: checkpoints,
-compaction, and producers that wait before the disk is full; `bodies.py` reads bodies back.
+`applying.py` passes committed batches to the listener, in order; `proposing.py` says when another batch may be proposed;
+`sending.py` sends batches from memory or disk; `requests.py` has the callers that wait for an answer; `retention.py` decides
+what stays on disk: checkpoints, compaction, and the pause of producers before the disk is full; `bodies.py` reads bodies.
 """

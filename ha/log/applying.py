@@ -1,12 +1,13 @@
-"""What a log tells its listener, in order: committed batches once they are durable here, and states between them.
+"""Calls the listener of a log in order: with committed batches once they are durable here, and with the states between them.
 
-Life of a batch here: `commit` says how far is committed; when the batch is durable on this broker, too, it is parsed with its
-place on disk and handed over. A long log is handed over in slices, so that a broker which replays stays responsive. A state
-in which this broker serves waits until everything committed before it was handed over; the others are told at once.
+Life of a batch here: `commit` reports up to which index the log is committed. When the batch is also durable on this broker, it
+is parsed with its place on disk and passed on. A long log is passed on in slices, so that a broker that replays stays
+responsive. A state in which this broker serves waits until all earlier committed batches have been passed on; other states are
+passed on at once.
 
-A batch that this release must not apply ends that life: nothing more is handed over (docs/adr/0015).
+A batch that this release must not apply ends this life: nothing more is passed on (docs/adr/0015).
 
-Invariants: batches are handed over once each, by ascending index; the listener is never called from within itself, nor while
+Invariants: batches are passed on once each, by ascending index; the listener is never called from within itself, nor while
 `held`; `applied` is at most the committed and at most the durable index.
 """
 

@@ -165,7 +165,7 @@ class _Outgoing(TwistedProtocol):
         sender.send_one(data, 0, True)
         self.flush()
         if sender.buffered_bytes > limits.PEER_BUFFER_BYTES:
-            _log.warn("{peer} does not read what it is sent: its link is started anew", peer=self.link.address)
+            _log.warn("{peer} does not read from its link: the link is opened again", peer=self.link.address)
             self.drop()
 
     def drop(self) -> None:
@@ -220,7 +220,7 @@ class _Outgoing(TwistedProtocol):
         self.engine.drain()
         self.flush()
         if silent and not self.up:
-            self._refusal = self._refusal or "it takes the connection, and says nothing"
+            self._refusal = self._refusal or "it accepts the connection but does not answer"
         if silent or self.engine.finished:
             self.drop()
 
@@ -285,7 +285,7 @@ class OutgoingLink(ClientFactory):
 
     def restart(self, reason: str) -> None:
         """Drop the connection and open another."""
-        _log.warn("link to {peer} started anew: {reason}", peer=self.address, reason=reason)
+        _log.warn("link to {peer} opened again: {reason}", peer=self.address, reason=reason)
         if self._connection is not None:
             self._connection.drop()
 
@@ -633,7 +633,7 @@ class Peers:
         principal = connection.principal
         if self._user and not (principal.authenticated and principal.user == self._user and principal.until_s is None):
             raise Condition(
-                "amqp:unauthorized-access", f"{principal.user} is not the user as which brokers log in (--ha-username)"
+                "amqp:unauthorized-access", f"{principal.user} is not the user of links between brokers (--ha-username)"
             )
         theirs, ours = str(connection.properties.get("qpid.ha-cluster") or ""), self._cluster_id()
         if theirs and ours and theirs != ours:
@@ -642,7 +642,7 @@ class Peers:
                 f"{value} belongs to cluster {theirs}, this broker to cluster {ours}; check --ha-brokers-url and the data folder",
             )
         if not _is_name(value):
-            raise Condition("amqp:not-allowed", f"{value:.80} is no address of a broker, host:port")
+            raise Condition("amqp:not-allowed", f"{value:.80} is not an address of a broker, host:port")
         known = value in self._members().addresses
         if not known and not (theirs and ours):
             members = ", ".join(self._members().addresses)

@@ -85,7 +85,7 @@ def make(settings: ArbiterSettings, reactor: Any, daemon: str) -> EtcdArbiter:
     tls = Tls(values["ca_file"], values["certificate"], values["key"])
     if all(one.startswith("http:") for one in endpoints):
         if tls.files:
-            raise ValueError(f"{tls.files[0]} is of no use: no endpoint is https")
+            raise ValueError(f"{tls.files[0]} has no effect: no endpoint is https")
     else:
         tls.read()
     client = EtcdClient(reactor, endpoints, _access(values["user"], values["password_file"]), timeout_s, tls)

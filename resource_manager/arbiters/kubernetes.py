@@ -99,7 +99,7 @@ def make(settings: ArbiterSettings, reactor: Any, daemon: str) -> KubernetesArbi
 def _make(settings: ArbiterSettings, reactor: Any, daemon: str, environ: Mapping[str, str]) -> KubernetesArbiter:
     values = read(OPTIONS, settings.options, "kubernetes")
     if values["pod_names"] and not values["pods"]:
-        raise ValueError("pod-names is of no use without pods")
+        raise ValueError("pod-names has no effect without pods")
     lease = values["lease"]
     if lease is None:
         if not settings.cluster:

@@ -29,7 +29,7 @@ def pairs(value: str) -> dict[str, str]:
         if key in found:
             raise ValueError(f"{key} is given twice")
         if key in SECRETS:
-            raise ValueError(f"others on this machine can see a {key} here: put it into a file, and give {key}-file=FILE")
+            raise ValueError(f"other users of this machine can see a {key} here: put it into a file, and give {key}-file=FILE")
         found[key] = text
     return found
 

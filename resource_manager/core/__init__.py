@@ -1,2 +1,3 @@
-"""Decisions without I/O: how sure we are of each broker (`detector`), whom to promote (`promotion`), whose turn it is
-(`arbiter`)."""
+"""Decisions without I/O: the state of each broker (`detector`), the broker to promote (`promotion`), the interface of arbiters
+(`arbiter`).
+"""

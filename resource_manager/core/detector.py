@@ -1,10 +1,11 @@
-"""What the resource manager knows of each broker, and how sure it may be of it.
+"""The state of each broker as the resource manager knows it, and how reliable this knowledge is.
 
-Life of a broker in here: absent until a connection to it is open; reachable while it answers; silent when it has not answered for
-`detection_s` although the connection stands (a frozen process, a host that hangs); absent again at once when the connection
-ends (a killed process). What it said last is kept, with the time at which it said so, since an old view must never decide.
+Life of a broker here: absent until a connection to it is open; reachable while it answers; silent when it has not answered for
+`detection_s` although the connection is open (a frozen process, a host that hangs); absent again as soon as the connection ends
+(a killed process). Its last answer is kept with its time, because an old answer must never decide.
 
-`Detector` takes observations with their times and gives a `Sight`: all brokers at one moment, frozen, for `promotion` to judge.
+`Detector` takes observations with their times and returns a `Sight`: all brokers at one moment, frozen, for `promotion` to
+judge.
 
 Pure: times are float seconds of a monotonic clock, passed in.
 """

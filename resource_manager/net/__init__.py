@@ -1,1 +1,3 @@
-"""Connections from the daemon to the brokers: `probe` keeps one to each, asks what it sees, and asks it to promote itself."""
+"""Connections from the daemon: `probe` keeps one to each broker, queries its state, and asks it to promote itself; `web` has
+requests to etcd and Kubernetes.
+"""

@@ -20,7 +20,7 @@ class Tls:
 
     def __init__(self, authorities: Path | None, certificate: Path | None, key: Path | None) -> None:
         if key is not None and certificate is None:
-            raise ValueError("key is of no use without certificate")
+            raise ValueError("key has no effect without certificate")
         self._authorities, self._certificate, self._key = authorities, certificate, key
 
     @property

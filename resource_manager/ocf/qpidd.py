@@ -253,7 +253,7 @@ class Agent:
             view = self._running()
             if view.get("status") in PRIMARY and (refusals or not successors(view)):
                 why = "; ".join(refusals) or "no other voting member is connected"
-                raise Failed(ERR_GENERIC, f"this broker goes on as the primary, because no other can take over: {why}")
+                raise Failed(ERR_GENERIC, f"this broker continues as the primary, because no other can take over: {why}")
             if view.get("status") in PRIMARY:
                 self._pause()
         return SUCCESS  # the score is the next monitor's: to write it now would have Pacemaker decide anew, before it promotes

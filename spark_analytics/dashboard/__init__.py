@@ -1,3 +1,3 @@
-"""How a report looks: `text` for terminals, `page` for browsers. Both take the plain values of `jobs.summarise` and know no
-Spark.
+"""The presentation of a report: `text` for terminals, `page` for browsers. Both use the plain values of `jobs.summarise`,
+without Spark.
 """

@@ -1,8 +1,8 @@
-"""A report as one HTML file that needs nothing else: no network, no other file, scripts and styles named by their hashes.
+"""A report as one self-contained HTML file: no network, no other file; scripts and styles are allowed by their hashes.
 
-The page carries the report as JSON, and its script draws everything from that: figures, tables, pictures, and more of what
-somebody picks. Without scripts it shows the table of the terminal. A *live* page, which the dashboard's server hands out, is the
-same page with one permission more: to ask that server for the next report.
+The page contains the report as JSON, and its script draws everything from it: figures, tables, charts, and details of the
+selection. Without scripts it shows the table of the terminal. A *live* page, from the dashboard's server, is the same page with
+one more permission: to ask this server for the next report.
 """
 
 from __future__ import annotations

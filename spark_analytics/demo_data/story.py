@@ -1,7 +1,8 @@
-"""Who says what in which slot, by the brokers' own encoder (`telemetry.lines`), and the files that it comes to.
+"""Writes the lines of each sender in each slot with the brokers' own encoder (`telemetry.lines`), and the files.
 
-One pass over the slots: each sender numbers its lines without a break until it starts again, a sender's part of some ten thousand
-lines is a file, and a file appears whole: it is written under a hidden name, and renamed. One slot is in memory at a time.
+One pass over the slots: each sender numbers its lines without a gap until it restarts, and about ten thousand lines of a sender
+make a file. A file appears when it is complete: it is written under a hidden name, and renamed. Only one slot is in memory at a
+time.
 """
 
 from __future__ import annotations

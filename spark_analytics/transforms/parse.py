@@ -1,8 +1,8 @@
-"""Text lines to typed lines. A line that cannot be trusted keeps its text and gets a `problem`; it is never fatal and never
-guessed at.
+"""Text lines to typed lines. A malformed line keeps its text and gets a `problem`; it never stops the job, and nothing is
+guessed.
 
-Life of a line: `parse` reads its JSON with an explicit schema, turns `ts` into `ts_ms`, and names the first thing that is wrong
-with it. There is no other judge of a line: batch and stream come here.
+Life of a line: `parse` reads its JSON with an explicit schema, converts `ts` to `ts_ms`, and names the first problem. Batch and
+stream both use this module, and no other code judges a line.
 """
 
 from __future__ import annotations

@@ -465,8 +465,8 @@ def test_what_was_proposed_when_this_broker_serves_no_more_is_told_and_counts_no
         b.lead.become("ready", "10.0.0.2:5672")
         b.settle()
         assert log[-1] == (
-            "audit: ann from 127.0.0.1:1: create queue name=q: unknown this broker serves no more: the next primary knows what "
-            "became of it"
+            "audit: ann from 127.0.0.1:1: create queue name=q: unknown this broker is no longer the primary: the next primary "
+            "has the result"
         )
         assert len(log) == 2
         b.lead.automatic = True

@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_used_leaves_the_rules_that_were_and_the_answer_an
             path.write_text(wrong)
             why = f"{path}:2: 'alow' is no permission: one of allow, allow-log, deny, deny-log"
         ops = as_user(b, "ops")
-        said = f"{why}; the rules that were read before stay in force"
+        said = f"{why}; the old rules stay in force"
         assert ops.request("RELOAD", "acl")[:2] == (409, said)
         assert log[-1] == f"error {said}"
         assert b.broker.guard.acl is before
@@ -136,7 +136,7 @@ def test_a_broker_without_a_file_has_no_rules_to_read_again() -> None:
         ops = as_user(b, "ops")
         assert ops.request("RELOAD", "acl")[:2] == (
             409,
-            "this broker was started without --acl-file: it has no rules to read again",
+            "this broker was started without --acl-file: it has no rules to reload",
         )
         assert ops.request("QUERY", "acl")[2] == {"items": []}
         assert ops.request("JUGGLE", "acl")[0] == 501

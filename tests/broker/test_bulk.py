@@ -158,7 +158,7 @@ def test_a_queue_that_is_full_ends_a_move_with_what_was_taken_before() -> None:
         status, text, answer = client.request("MOVE", "queue", "q", {"to": "small"})
         assert (status, answer) == (409, {"count": 3, "left": 0})
         assert "'small' holds 3 messages" in text
-        assert text.endswith("; 3 messages were taken before")
+        assert text.endswith("; 3 messages were processed before that")
         assert (bodies(b, "q"), bodies(b, "small")) == ([3, 4], [0, 1, 2])
         assert client.request("MOVE", "queue", "q", {"to": "small"})[2] == {"count": 0, "left": 0}
 
@@ -216,7 +216,7 @@ def test_a_term_that_ends_leaves_each_message_in_one_place_and_answers_nobody(lo
         message.properties = {"operation": "MOVE", "type": "queue", "name": "q"}
         client.send_encoded(sender, bytes(message.encode()))
         status, text, _ = b.client().request("PURGE", "queue", "q")
-        assert (status, text) == (409, "messages of queue 'q' are being purged or moved already: wait until that is done")
+        assert (status, text) == (409, "messages of queue 'q' are already being purged or moved: wait until that request is done")
         stopped.commit(1)  # type: ignore[union-attr]
         b.settle()
         b.lead.become("ready", "other:1")
@@ -257,12 +257,12 @@ def test_a_queue_that_is_deleted_meanwhile_ends_it() -> None:
     "operation, name, body, status, text",
     [
         ("PURGE", "none", {}, 404, "there is no queue named 'none'"),
-        ("PURGE", "q", {"count": -1}, 400, "`count` is a number"),
-        ("PURGE", "q", {"count": "1"}, 400, "`count` is a number"),
-        ("PURGE", "q", {"filter": 1}, 400, "`filter` is the text of a selector"),
+        ("PURGE", "q", {"count": -1}, 400, "`count` must be a number"),
+        ("PURGE", "q", {"count": "1"}, 400, "`count` must be a number"),
+        ("PURGE", "q", {"filter": 1}, 400, "`filter` must be the text of a selector"),
         ("PURGE", "q", {"filter": "a = "}, 400, ""),
         ("PURGE", "q", {"to": "other"}, 400, "PURGE of messages has no 'to'"),
-        ("MOVE", "q", {}, 400, "`to` is the name of the queue"),
+        ("MOVE", "q", {}, 400, "`to` must be the name of the queue"),
         ("MOVE", "q", {"to": "q"}, 400, "cannot be moved to itself"),
         ("MOVE", "q", {"to": "none"}, 404, "there is no queue named 'none'"),
         ("REROUTE", "q", {}, 409, "has no alternate exchange"),

@@ -54,7 +54,7 @@ def test_a_drain_that_goes_on_is_not_called_off_and_neither_is_one_of_another_na
         names = filled(b, 1)
         for operation in ("SETTLE", "REOPEN"):
             status, text, _ = ask(b, operation, **names, runs=[1, 1])
-            assert (status, text) == (409, "the drain of this broker goes on: ask for HALT first")
+            assert (status, text) == (409, "the drain of this broker is running: ask for HALT first")
         assert ask(b, "HALT", drain="another")[0] == 409
         assert ask(b, "HALT", **names)[2]["halted"]
         assert not leave(b)["halted"], "who asks last is heeded"
@@ -132,7 +132,7 @@ def test_a_drain_is_released_only_if_the_target_holds_what_was_settled() -> None
             admin.sender("$management"), request("RELEASE", "drain", "", reply.remote_source.address, 1, body), settle=True
         )
         assert condition(link) == condition(taking.link()) == "amqp:not-found"
-        assert taking.ask("TAKE", store="s", queue=QUEUE, into="q")[:2] == (409, f"drain {DRAIN} is called off")
+        assert taking.ask("TAKE", store="s", queue=QUEUE, into="q")[:2] == (409, f"drain {DRAIN} is cancelled")
         assert admin.received[reply.name] == []
         b.lead.automatic = True
         b.lead.commit()

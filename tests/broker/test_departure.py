@@ -199,7 +199,10 @@ def test_a_broker_is_empty_only_behind_the_record_and_stays_so() -> None:
         first = leave(b)
         assert leave(b)["drain"] == first["drain"] != "", "again it is the same drain"
         status, text, _ = ask(b, "LEAVE", to=["x:1"], target="another one", spread=0)
-        assert (status, text) == (409, f"this broker leaves already, to {', '.join(TO)}: what is there, no other target knows")
+        assert (status, text) == (
+            409,
+            f"this broker is already being drained to {', '.join(TO)}: finish or cancel that drain first",
+        )
         assert not left(b)["empty"]
         drainer = b.client(ADMIN)
         drainer.receiver(source(b))

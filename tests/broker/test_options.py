@@ -160,7 +160,7 @@ def test_a_password_on_the_command_line_is_refused_and_elsewhere_it_is_taken(con
     """Others on the machine see what stands on a command line. Breaks when one of the ways in is closed, or one too many open."""
     table = (PASSWORD, Option("broker", urls.parse, None, "URL", "A broker."))
     for words in ({"ha_password": "right"}, {"broker": "ann/right@a"}):
-        with pytest.raises(SettingsError, match=r"^--[a-z-]+: others on this machine can see a password") as caught:
+        with pytest.raises(SettingsError, match=r"^--[a-z-]+: other users of this machine can see a password") as caught:
             gather(table, words, {})
         assert "right" not in str(caught.value)
     assert gather(table, {}, {"QPID_HA_PASSWORD": "right"})["ha_password"] == "right"

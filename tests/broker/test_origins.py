@@ -227,15 +227,15 @@ def test_a_release_and_what_forgets_it_may_be_asked_for_twice() -> None:
     "operation,asked,status,text",
     [
         ("TAKE", {"store": STORE, "queue": QUEUE, "into": "nowhere"}, 404, "there is no queue named 'nowhere'"),
-        ("TAKE", {"store": "broker-1", "queue": QUEUE, "into": "q"}, 409, "this broker is the one that leaves"),
-        ("TAKE", {"store": STORE, "queue": "", "into": "q"}, 400, "`queue` is a text"),
+        ("TAKE", {"store": "broker-1", "queue": QUEUE, "into": "q"}, 409, "this broker is the source of the drain"),
+        ("TAKE", {"store": STORE, "queue": "", "into": "q"}, 400, "`queue` must be a text"),
         ("TAKE", {"store": STORE}, 400, "does not fit the operation TAKE"),
         ("HELD", {"queue": "another"}, 404, "no messages of queue another are expected"),
-        ("HELD", {"queue": QUEUE, "after": -1}, 400, "`after` is a sequence"),
+        ("HELD", {"queue": QUEUE, "after": -1}, 400, "`after` must be a sequence"),
         ("JUGGLE", {}, 501, "does not have the operation 'JUGGLE' on a drain"),
-        ("LEAVE", {"to": []}, 400, "`to` has the addresses"),
-        ("LEAVE", {"to": ["nowhere"]}, 400, "`to` has the addresses"),
-        ("LEAVE", {"to": ["a:1"], "spread": -1}, 400, "`spread` is a number"),
+        ("LEAVE", {"to": []}, 400, "`to` must have the addresses"),
+        ("LEAVE", {"to": ["nowhere"]}, 400, "`to` must have the addresses"),
+        ("LEAVE", {"to": ["a:1"], "spread": -1}, 400, "`spread` must be a number"),
         ("RELEASED", {}, 409, "this broker is not empty"),
     ],
 )
@@ -327,7 +327,7 @@ def test_telemetry_hears_what_a_drain_begins_has_done_and_ends_and_what_was_refu
             f"drain {DRAIN} brings queue 'q'",
             f"drain {DRAIN}: queue 'q' is done, 5 messages have moved",
             f"drain {DRAIN}: queue 'q' is done, 5 messages have moved; 2 stay: it is too large",
-            "TAKE is refused: there is no queue named 'none' to take messages",
+            "TAKE is refused: there is no queue named 'none' for the messages",
             f"drain {DRAIN} is released",
         ]
 
@@ -342,7 +342,7 @@ def test_telemetry_hears_of_a_broker_that_leaves_and_is_called_off_or_empty() ->
             assert client.request(operation, "drain", "", {"to": ["there:5672"], "drain": drain})[0] == 200, operation
         assert [text.replace(drain, "D") for text in told[:2]] == [
             "drain D of this broker begins, to there:5672",
-            "drain D is called off",
+            "drain D is cancelled",
         ]
         assert [text.partition(" has ended: ")[2] for text in told[3:]] == ["this broker is empty"]
 

@@ -164,7 +164,7 @@ def test_a_client_that_sends_beyond_its_credit_loses_its_link_and_nothing_of_oth
         heedless.say(transfer(one, number=limits.CREDIT_WINDOW, settled=True, more=False))
         b.settle()
         assert condition(producer) == "amqp:link:transfer-limit-exceeded"
-        assert "1 more messages came than this link had credit for" in producer.remote_condition.description
+        assert "1 messages were sent without credit" in producer.remote_condition.description
         b.lead.automatic = True
         b.lead.commit()
         b.settle()

@@ -133,8 +133,8 @@ def test_tokens_are_a_way_to_log_in() -> None:
         ({"token_user_claim": ""}, "--token-keys needs --token-user-claim"),
         ({"token_keys": None}, "are of no use without --token-keys"),
         (dict.fromkeys(TOKENS) | {"token_put": "yes"}, "--token-put needs --token-keys"),
-        ({"token_put": "yes", "auth": "no"}, "--token-put is of no use where everybody is let in"),
-        ({"token_put": "yes", "sasl_mechanisms": "PLAIN,ANONYMOUS"}, "--token-put is of no use where everybody is let in"),
+        ({"token_put": "yes", "auth": "no"}, "--token-put has no effect if every client is accepted"),
+        ({"token_put": "yes", "sasl_mechanisms": "PLAIN,ANONYMOUS"}, "--token-put has no effect if every client is accepted"),
         ({"ssl_certificate": None}, "--token-keys needs --ssl-certificate: tokens are taken over TLS"),
         ({"token_keys": "http://issuer/keys"}, "keys come over https:, or over http: from this machine"),
         ({"token_keys": "ftp://issuer/keys"}, "keys come over https:"),
@@ -175,8 +175,8 @@ def test_a_broker_has_no_tls_unless_it_has_a_certificate() -> None:
 @pytest.mark.parametrize(
     "given, why",
     [
-        ({"ssl_key": "/b.key"}, "--ssl-key is of no use without --ssl-certificate"),
-        ({"ssl_cert_password_file": "/b"}, "--ssl-cert-password-file is of no use without --ssl-certificate"),
+        ({"ssl_key": "/b.key"}, "--ssl-key has no effect without --ssl-certificate"),
+        ({"ssl_cert_password_file": "/b"}, "--ssl-cert-password-file has no effect without --ssl-certificate"),
         ({"ssl_sni_certificates": "/a.pem,/b.pem"}, "give --ssl-certificate for who asks for no name"),
         ({"ssl_certificate": "/b.pem", "ssl_sni_certificates": "/a.pem,"}, "--ssl-sni-certificates: a file is needed"),
         ({"ssl_crl_file": "/crl.pem"}, "--ssl-crl-file needs the authorities .*: give --ssl-ca-file"),
@@ -199,12 +199,12 @@ def test_one_port_is_enough_where_all_is_encrypted() -> None:
 @pytest.mark.parametrize(
     "given,why",
     [
-        ({"drain_deadline": "5"}, "--drain-deadline is of no use without --drain-to"),
-        ({"drain_password_file": __file__}, "--drain-password-file is of no use without --drain-to"),
+        ({"drain_deadline": "5"}, "--drain-deadline has no effect without --drain-to"),
+        ({"drain_password_file": __file__}, "--drain-password-file has no effect without --drain-to"),
         ({"drain_to": "127.0.0.1"}, "is this broker itself"),
         ({"drain_to": "a:1,localhost:6000", "port": "6000"}, "is this broker itself"),
         ({"drain_to": "a", "drain_password_file": __file__}, "--drain-password-file needs a user"),
-        ({"drain_to": "ann/secret@a"}, "others on this machine can see a password"),
+        ({"drain_to": "ann/secret@a"}, "other users of this machine can see a password"),
     ],
 )
 def test_a_drain_to_nowhere_or_in_a_circle_is_refused(given: dict[str, str], why: str) -> None:

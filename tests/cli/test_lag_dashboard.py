@@ -311,11 +311,11 @@ async def test_an_open_page_follows_and_nothing_that_somebody_did_is_lost(browse
 
 def test_a_wrong_address_window_or_folder_is_one_line_before_anything_starts(tmp_path: Path) -> None:
     cases = {
-        ("--listen", "somewhere"): "is no address",
+        ("--listen", "somewhere"): "is not an IP address",
         ("--since", "yesterday"): "is no time",
         ("--window", "7s"): "try 10s, 1m or 1h",
         ("--compare", "long"): "--compare",
-        ("--output", str(tmp_path / "no" / "page.html")): "make it first",
+        ("--output", str(tmp_path / "no" / "page.html")): "create it first",
         ("--input", str(tmp_path / "none")): "there is no folder",
     }
     for words, sentence in cases.items():

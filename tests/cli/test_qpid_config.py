@@ -249,12 +249,12 @@ def test_acl_check_for_a_program(acl: str) -> None:
 @pytest.mark.parametrize(
     "words, status, said",
     [
-        ([], 2, "acl-check takes a file"),
-        (["{file}", "bob", "create"], 2, "acl-check takes a file"),
-        (["{file}", "bob", "redirect", "queue"], 2, "a broker never checks `redirect queue`; it checks: access exchange,"),
+        ([], 2, "acl-check takes FILE"),
+        (["{file}", "bob", "create"], 2, "acl-check takes FILE"),
+        (["{file}", "bob", "redirect", "queue"], 2, "a broker never checks `redirect queue`; use one of: access exchange,"),
         (["{file}", "bob", "create", "queue", "size=3"], 2, "'size=3': `create queue` is checked with alternate, autodelete,"),
         (["{file}", "bob", "create", "link", "name=x"], 2, "'name=x': `create link` is checked with no properties"),
-        (["{file}", "bob", "create", "queue", "queuemaxsize=1k"], 2, "'queuemaxsize=1k': queuemaxsize is a whole number"),
+        (["{file}", "bob", "create", "queue", "queuemaxsize=1k"], 2, "'queuemaxsize=1k': queuemaxsize must be a whole number"),
         (["/nowhere/broker.acl"], 1, "cannot read /nowhere/broker.acl: No such file or directory"),
     ],
 )
@@ -273,7 +273,7 @@ def test_acl_check_names_the_line_of_a_file_that_cannot_be_used(tmp_path: Path) 
 
 def test_reload_acl_says_what_is_in_force_then_and_a_broken_file_is_the_broker_s_refusal(peers: Any) -> None:
     item = {"file": "/etc/a.acl", "rules": 3, "mode": "deny", "unused": 1, "checksum": "c0ffee"}
-    wrong = "/etc/a.acl:2: no; the rules that were read before stay in force"
+    wrong = "/etc/a.acl:2: no; the old rules stay in force"
     ran = run("qpid-config", "reload-acl", "-b", peers(answers={"RELOAD acl": [200, "OK", item]}).name)
     assert (ran.status, ran.out) == (0, "3 rules of /etc/a.acl are in force, the rest is denied; checksum c0ffee\n")
     assert ran.err == "warning: 1 of them are never used: qpid-config acl-check /etc/a.acl names them\n"

@@ -64,7 +64,7 @@ def test_it_watches_logs_and_ends_when_told_to(peers: Any) -> None:
             assert lines[-1], "".join(lines)
         daemon.send_signal(signal.SIGHUP)
         lines.append(daemon.stderr.readline())
-        assert "SIGHUP changes nothing" in lines[-1]
+        assert "SIGHUP has no effect" in lines[-1]
         daemon.send_signal(signal.SIGTERM)
         rest = daemon.stderr.read()
     assert daemon.returncode == 0, rest

@@ -15,15 +15,15 @@ from tests.system.harness import free_ports
 @pytest.mark.parametrize(
     "words,why",
     [
-        (["dynamic", "add", "a:1", "b:1", "x"], "there are no dynamic routes"),
-        (["link", "add", "a:1", "b:1"], "a link is there while a route needs it"),
+        (["dynamic", "add", "a:1", "b:1", "x"], "dynamic routes, which follow bindings, are not supported"),
+        (["link", "add", "a:1", "b:1"], "links exist only for routes"),
         (["route", "add", "a:1", "b:1", "x"], "is not a command, or has too many or too few words"),
         (["route", "add", "a:1", "b:1", "x", "k", "-s"], "a route fetches messages"),
         (["queue", "add", "a:1", "b:1", "x", "q", "--ack", "5"], "--ack has no meaning here"),
         (["queue", "add", "a:1", "b:1", "x", "q", "--credit", "5"], "--credit has no meaning here"),
-        (["queue", "add", "a:1", "b:1", "x", "q", "-t", "rdma"], "'rdma' is no transport here"),
-        (["queue", "add", "a:1", "b:1", "x", "q", "GSSAPI"], "'GSSAPI' is no SASL mechanism"),
-        (["queue", "add", "a:1", "ann/secret@b:1", "x", "q"], "others can see a password of SRC"),
+        (["queue", "add", "a:1", "b:1", "x", "q", "-t", "rdma"], "'rdma' is not a transport"),
+        (["queue", "add", "a:1", "b:1", "x", "q", "GSSAPI"], "'GSSAPI' is not a SASL mechanism"),
+        (["queue", "add", "a:1", "ann/secret@b:1", "x", "q"], "other users can see a password of SRC"),
         (["queue", "add", "a:1", "b:x", "x", "q"], "b:x"),
     ],
 )

@@ -25,7 +25,7 @@ from tests.cli.running import run
         (["--brokers", "amqp:host:99999"], '"99999" in "host:99999" is no port'),
         (["--brokers", "host,host"], '"host:5672" stands twice'),
         (["--brokers", "amqps:host", "--ssl-ca-file", "/nowhere"], "/nowhere: cannot be read: No such file"),
-        (["--brokers", "amqps:host", "--ssl-key", "/key"], "--ssl-key is of no use without --ssl-certificate"),
+        (["--brokers", "amqps:host", "--ssl-key", "/key"], "--ssl-key has no effect without --ssl-certificate"),
         (["-b", "a", "--seconds", "soon"], "'soon' is not a number of seconds"),
         (["-b", "a", "--queues", "0"], "'0' is not a whole number from 1 to 1000"),
         (["-b", "a", "--replicate", "some"], "'some' is not one of all, configuration, none"),
@@ -64,7 +64,7 @@ def test_a_password_on_a_command_line_is_refused_and_not_shown(command: str) -> 
     option = "--brokers" if name in ("qpid-verify", "qpid-resource-manager") else "--broker"
     ran = run(name, *words, option, "amqp:me/secret@127.0.0.1:1")
     assert (ran.status, "secret" in ran.out + ran.err) == (2, False)
-    assert f"{option}: others on this machine can see a password on a command line: give it in QPID_BROKER" in ran.err
+    assert f"{option}: other users of this machine can see a password on a command line: give it in QPID_BROKER" in ran.err
 
 
 @pytest.fixture

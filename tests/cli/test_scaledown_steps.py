@@ -140,5 +140,5 @@ def test_stores_of_several_names_are_told_apart_only_by_name(tmp_path: Path) -> 
     (tmp_path / "replicas").write_text("5")
     acting, _, told = controller(tmp_path)
     running = ensureDeferred(acting.run()).addErrback(lambda failure: None)
-    assert told == [("unseen", {"why": f"{tmp_path} has stores of a, b: say which with --name"})]
+    assert told == [("unseen", {"why": f"{tmp_path} has stores of a, b: choose one with --name"})]
     running.cancel()

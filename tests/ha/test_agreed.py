@@ -67,8 +67,8 @@ def test_what_is_not_set_may_be_ended_again(rig: Rig) -> None:
     "body, status, said",
     [
         ({"setting": "colour"}, 400, "there is no setting 'colour'"),
-        ({"setting": "tags", "address": "z:1", "tags": {"priority": 1}}, 409, "z:1 is no member; there are: a:1, b:1"),
-        ({"setting": "switchover", "at": AT, "candidate": "z:1"}, 409, "z:1 is no member"),
+        ({"setting": "tags", "address": "z:1", "tags": {"priority": 1}}, 409, "z:1 is not a member; the members are: a:1, b:1"),
+        ({"setting": "switchover", "at": AT, "candidate": "z:1"}, 409, "z:1 is not a member"),
     ],
 )
 def test_what_cannot_be_is_refused_and_not_proposed(rig: Rig, body: Any, status: int, said: str) -> None:
@@ -93,9 +93,9 @@ def test_a_backup_sets_nothing_and_says_who_does() -> None:
     with bench(clustered=True, state="ready") as b:
         ((status, text),) = Rig(b).ask(setting="resume")
         assert status == 409
-        assert text == "this broker is ready, and only the primary changes what the cluster agrees on: ask the primary, a:1"
+        assert text == "this broker is ready, and only the primary can change settings of the cluster: ask the primary, a:1"
         ((_, text),) = Rig(b, primary="").ask(setting="resume")
-        assert text.endswith("agrees on")
+        assert text.endswith("settings of the cluster")
 
 
 def test_a_cluster_that_is_not_all_upgraded_has_no_settings() -> None:

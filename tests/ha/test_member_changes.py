@@ -144,7 +144,7 @@ def test_what_a_connected_member_of_an_older_release_would_not_understand_is_ref
     ):
         assert ask(machine, asked) == (
             409,
-            f"nothing was changed: {B} would not understand it, of an older release: upgrade first",
+            f"nothing was changed: {B} would not understand it, because of an older release: upgrade first",
         )
     assert ask(machine, made.remove(C, force=True)) == (200, "committed")
 

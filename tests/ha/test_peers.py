@@ -58,7 +58,7 @@ def test_only_the_user_of_the_brokers_replicates_where_logins_are_demanded(user:
         assert (OTHER in made.incoming) is taken
         condition = client.connection.remote_condition
         said = None if condition is None else (condition.name, condition.description)
-        refused = ("amqp:unauthorized-access", "ann@QPID is not the user as which brokers log in (--ha-username)")
+        refused = ("amqp:unauthorized-access", "ann@QPID is not the user of links between brokers (--ha-username)")
         assert said == (None if taken else refused)
         made.stop()
 
@@ -100,5 +100,5 @@ def test_a_member_that_takes_the_connection_and_says_nothing_is_tried_again() ->
         connection.connectionLost(Failure(ConnectionDone()))
         b.clock.advance(1)
         assert len(reactor.tcpClients) == 2
-        assert made.trouble() == {OTHER: "is not linked to: it takes the connection, and says nothing"}
+        assert made.trouble() == {OTHER: "is not linked to: it accepts the connection but does not answer"}
         made.stop()

@@ -60,7 +60,7 @@ def test_virtual_ip_addresses_are_of_the_primary_alone_and_the_broker_listens_on
     for interface, missing in (("127.0.0.1", "10.0.0.9/24@eth0 .* 0.0.0.0, or ::$"), ("0.0.0.0", "fd00::9/128@eth1 .* ::$")):
         with pytest.raises(SettingsError, match=f"--ha-virtual-ip {missing}"):
             member(interface=interface, **given)
-    for wrong, said in (("10.0.0.9", "names no network device"), ("10.0.0.9@a,10.0.0.9@b", "it names an address twice")):
+    for wrong, said in (("10.0.0.9", "names no network device"), ("10.0.0.9@a,10.0.0.9@b", "an address is named twice")):
         with pytest.raises(SettingsError, match=f"--ha-virtual-ip: .*{said}"):
             member(ha_virtual_ip=wrong)
     with pytest.raises(SettingsError, match="this broker is in none"):
@@ -113,14 +113,14 @@ def test_the_process_s_own_environment_is_read_when_none_is_given(monkeypatch: p
         ({"ha_replicate": "some"}, "--ha-replicate: 'some' is not one of none, configuration, all"),
         (
             {"ha_on_role_change": "no-such-program x"},
-            "--ha-on-role-change: 'no-such-program x' is no program that this user may run",
+            "--ha-on-role-change: 'no-such-program x' is not a program that this user may run",
         ),
         ({"ha_on_role_change": "unclosed '"}, "--ha-on-role-change: "),
         ({"ha_cluster": "maybe"}, "--ha-cluster: 'maybe' is neither yes nor no"),
         ({"ha_brokers_url": "amqp:a:b"}, '--ha-brokers-url: .*"b"'),
         (
             {"ha_brokers_url": "ssl:a:1,b:1"},
-            "--ha-brokers-url: links between brokers are all over TLS or all in the clear: write amqps:host:port",
+            "--ha-brokers-url: links between brokers use TLS for all addresses or for none: write amqps:host:port",
         ),
         ({"ha_address": "a:1,b:1"}, "--ha-address: 'a:1,b:1' has 2 addresses"),
         (
@@ -176,7 +176,7 @@ def test_brokers_log_in_to_each_other_as_one_user(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "given, environ, said",
     [
-        ({"ha_password": "hunter2"}, {}, "--ha-password: others on this machine can see a password on a command line"),
+        ({"ha_password": "hunter2"}, {}, "--ha-password: other users of this machine can see a password on a command line"),
         ({}, {"QPID_HA_PASSWORD": "hunter2"}, "there is a password for the links between brokers and no --ha-username"),
     ],
 )

@@ -27,19 +27,19 @@ STATUS = ReplicaStatus(
 
 def test_an_operator_is_told_where_a_takeover_begins_and_whom_it_gives_up() -> None:
     assert begun_with("x", STATUS, 12.4, 1_700_000_000_000) == (
-        "after batch 40 of epoch 3; up to batch 39 it was told of commits, the last batch applied was made at "
-        "2023-11-14T22:13:20.000Z, and a primary was heard 12 s ago; given up: a, b, and what they have accepted beyond that"
+        "after batch 40 of epoch 3; batches up to 39 were known to be committed, the last batch applied was made at "
+        "2023-11-14T22:13:20.000Z, and a primary was heard 12 s ago; given up: a, b, and all that they accepted after that batch"
     )
 
 
 def test_batches_of_which_it_was_told_and_that_it_lacks_are_told_as_lost() -> None:
     said = begun_with("x", replace(STATUS, told_commit=44), 1.0, 0)
-    assert "up to batch 44 it was told of commits (so the last 4 of these are lost at least), and a primary" in said
+    assert "batches up to 44 were known to be committed (so at least the last 4 of these are lost), and a primary" in said
 
 
 def test_what_is_not_known_is_not_told_as_a_figure() -> None:
     alone = replace(STATUS, told_commit=0, members=Membership.of("x", cluster_id="new"))
     assert begun_with("x", alone, None, 0) == (
-        "after batch 40 of epoch 3; it was told of no commit, and no primary was heard since its start; "
-        "given up: nobody, and what they have accepted beyond that"
+        "after batch 40 of epoch 3; no batch was known to be committed, and no primary was heard since its start; "
+        "given up: nobody, and all that they accepted after that batch"
     )

@@ -95,7 +95,7 @@ def test_one_copy_is_told_when_it_has_lasted_and_told_again_when_there_are_more(
     machine.run_until(lambda: first.log.applied == index)
     assert copies(first.log.status()) == 1
     assert look() == (
-        f"one copy: what is committed, up to batch {index}, is on the disk of a alone, with w as witness; b is not connected and "
+        f"one copy: the committed batches up to {index} are only on the disk of a, with w as witness; b is not connected and "
         f"has acknowledged batch {index - 1}"
     )
     assert told == []

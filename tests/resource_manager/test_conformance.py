@@ -25,7 +25,7 @@ FAULTS: dict[type[planted.Sound], str] = {
     planted.HasNoGuarantee: "names its guarantee",
     planted.LetsNobodyAct: "alone gets its turn",
     planted.AnswersNothing: "alone gets its turn",
-    planted.MovesItsTurn: "stays what it is",
+    planted.MovesItsTurn: "stays the same",
     planted.LetsAllAct: "one acts at a time",
     planted.KeepsItsTurnInRest: "When the need is over",
     planted.TellsNobody: "When a daemon closes",

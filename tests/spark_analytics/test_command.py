@@ -92,7 +92,7 @@ def test_a_folder_that_is_not_there_an_empty_one_and_a_bad_window_are_refused_be
         ("--input", str(tmp_path / "empty")): "holds no telemetry yet",
         ("--input", str(tmp_path), "--window", "7s"): "try 10s, 1m or 1h",
         ("--input", str(tmp_path), "--since", "yesterday"): "is no time",
-        ("--input", str(tmp_path), "--output", str(tmp_path / "no" / "p.html")): "make it first",
+        ("--input", str(tmp_path), "--output", str(tmp_path / "no" / "p.html")): "create it first",
     }
     for arguments, sentence in cases.items():
         result = run("summarise", *arguments)

@@ -81,9 +81,9 @@ def new_lines(broker: BrokerProcess, before: str) -> list[str]:
 @pytest.mark.parametrize(
     "said, condition",
     [
-        pytest.param(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", "amqp:connection:framing-error: this is no AMQP 1.0", id="http"),
-        pytest.param(b"\x07" + bytes(range(256)), "amqp:connection:framing-error: this is no AMQP 1.0", id="random"),
-        pytest.param(b"AMQP\x00\x00\x09\x01", "amqp:connection:framing-error: this is no AMQP 1.0", id="amqp-0-9-1"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", "amqp:connection:framing-error: this is not AMQP 1.0", id="http"),
+        pytest.param(b"\x07" + bytes(range(256)), "amqp:connection:framing-error: this is not AMQP 1.0", id="random"),
+        pytest.param(b"AMQP\x00\x00\x09\x01", "amqp:connection:framing-error: this is not AMQP 1.0", id="amqp-0-9-1"),
         pytest.param(
             HEADER + OPEN + b"\0\0\0\4\2\0\0\0", "amqp:connection:framing-error: a frame of 4 bytes", id="frame-too-short"
         ),
@@ -136,7 +136,7 @@ def test_a_client_that_speaks_tls_is_hung_up_on_and_the_log_says_why(broker: Bro
         context.wrap_socket(wire.socket, server_hostname="localhost")
     found = eventually(lambda: new_lines(broker, before), bool, "a line in the log")
     assert len(found) == 1
-    assert "if it is TLS: this port does not speak it" in found[0]
+    assert "if it is TLS: this port does not use TLS" in found[0]
 
 
 def test_who_connects_and_says_nothing_is_dropped_when_the_time_for_it_is_over(broker: BrokerProcess) -> None:

@@ -64,7 +64,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
         (["--ha-cluster", "yes"], "--ha-cluster yes needs the addresses of all members: give --ha-brokers-url amqp:host1:5672,"),
         (["--ha-brokers-url", "amqp:a:1,b:x"], "--ha-brokers-url: "),
         (["--ha-brokers-url", "amqp:me/secret@a:1"], "--ha-brokers-url: give the addresses alone, without a user"),
-        (["--ha-username", "me", "--ha-password", "secret"], "--ha-password: others on this machine can see a password"),
+        (["--ha-username", "me", "--ha-password", "secret"], "--ha-password: other users of this machine can see a password"),
         (["--auth", "yes"], "--auth yes needs --users FILE: qpid-passwd add FILE NAME makes one"),
         (["--interface", "eth0"], "--interface: 'eth0' is not an IP address to listen on"),
         (["--max-frame-size", "100"], "--max-frame-size: '100' is not a size from 512 to 1M"),
@@ -100,7 +100,7 @@ def test_a_limit_of_open_files_that_leaves_clients_none_is_told(tmp_path: Path) 
 
 def test_a_hangup_is_no_end(running: BrokerProcess) -> None:
     running.signal(signal.SIGHUP)
-    eventually(running.log, lambda log: "SIGHUP changes nothing" in log, "the broker saying what it makes of a hangup")
+    eventually(running.log, lambda log: "SIGHUP has no effect" in log, "the broker saying what it makes of a hangup")
     assert running.state() == "standalone"
 
 

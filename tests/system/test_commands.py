@@ -281,7 +281,7 @@ def test_messages_are_moved_and_purged_by_commands_and_a_backup_has_them_where_t
     assert ok("qpid-config", "-b", url, "purge", "from", "--filter", "n >= 35") == "5 messages were purged\n"
     ran = run("qpid-config", "-b", url, "move", "from", "into")
     assert (ran.status, ran.out) == (REFUSED, "")
-    assert ran.err.endswith("would pass its limit of 30 messages; 30 messages were taken before\n")
+    assert ran.err.endswith("would pass its limit of 30 messages; 30 messages were processed before that\n")
     backup = backup_of(three)
     backup.wait_for("ready")
     wanted = {"from": (5, {}), "into": (30, {"qpid.max_count": 30})}
@@ -315,7 +315,7 @@ def test_on_a_backup_only_an_administrator_reads_and_nobody_changes(three: Clust
     assert json_of("qpid-stat", "-b", backup.address, "--ha-admin", "-g")[0]["cluster"] == "ready"
     ran = run("qpid-config", "-b", backup.address, "--ha-admin", "add", "queue", "q2")
     assert ran.status == REFUSED
-    assert f"only the primary changes what is replicated; send it to the primary, {three.primary().address}" in ran.err
+    assert f"only the primary can change replicated objects; send it to the primary, {three.primary().address}" in ran.err
 
 
 # ---- qpid-stat

@@ -215,7 +215,7 @@ def test_a_deadline_ends_a_drain_what_will_not_fit_is_told_before_and_what_is_re
         assert take(new.address, "orders", MESSAGES + 1)[MESSAGES] == large
         refused = drain(new.address, old.address)
         assert refused.status == 1
-        assert "leaves itself" in refused.err
+        assert "is being drained itself" in refused.err
 
 
 def test_a_store_whose_broker_does_not_run_is_drained_marked_and_deleted_when_that_is_asked_for(tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def puts_its_token(program: Program, folder: Path, files: list[str]) -> None:
             who = ["ann", secret, *files]
             with logged_in(program, tls_of(broker), "CBS", who, folder / "put.log") as said:
                 assert said == outcome, (folder / "put.log").read_text()
-        eventually(broker.log, lambda log: "was not taken: SASL CBS: the token is no JSON Web Token" in log, "the refusal")
+        eventually(broker.log, lambda log: "was refused: SASL CBS: the token is not a JSON Web Token" in log, "the refusal")
     finally:
         broker.kill()
 

@@ -63,8 +63,8 @@ def test_a_client_cannot_replicate_as_a_member(three: Secured) -> None:
     plain: BrokerProcess = three.brokers[backup]
     with pytest.raises(ConnectionException, match="unauthorized-access"):
         BlockingConnection(plain.address, timeout=30, properties={symbol("qpid.ha-peer"): other})
-    assert f"it says that it is the member {other}, and has shown a client's certificate, CN=app" in plain.log()
-    assert f"it says that it is the member {other}, and has shown no certificate" in plain.log()
+    assert f"it says that it is the member {other}, and presented a client's certificate, CN=app" in plain.log()
+    assert f"it says that it is the member {other}, and presented no certificate" in plain.log()
 
 
 def test_new_files_count_at_once_and_cost_no_connection(three: Secured) -> None:

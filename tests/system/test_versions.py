@@ -148,11 +148,11 @@ def test_a_member_whose_messages_cannot_be_read_is_refused_in_words(tmp_path: Pa
         who = {"qpid.ha-peer": backup.address, "qpid.ha-cluster": status["clusterId"], "qpid.ha-broker": "newer"}
         with Peer(primary.port, who | far) as peer:
             peer.run(lambda: bool(peer.reason), "the refusal")
-            assert f"{backup.address} speaks wire versions 11 to 12, this broker 1 to 3" in peer.reason
-            assert "this broker must be upgraded before it can talk to" in peer.reason
+            assert f"{backup.address} uses wire versions 11 to 12, this broker 1 to 3" in peer.reason
+            assert "this broker must be upgraded before it can connect to" in peer.reason
         member = next(each for each in primary.status()["members"] if each["address"] == backup.address)
-        assert "speaks wire versions 11 to 12" in member["refused"]
-        assert primary.log().count("speaks wire versions") == 1
+        assert "uses wire versions 11 to 12" in member["refused"]
+        assert primary.log().count("uses wire versions") == 1
 
 
 def test_release_0_1_is_refused_in_words_once_the_cluster_has_risen_beyond_it(tmp_path: Path) -> None:

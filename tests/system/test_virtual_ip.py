@@ -130,4 +130,6 @@ def test_a_broker_that_could_not_have_its_address_does_not_start_and_says_why(tm
     words += ["--port", port, "--ha-brokers-url", f"127.0.0.1:{port}", "--ha-virtual-ip", f"{V4}@lo"]
     setpriv = program("setpriv", "util-linux")
     said = refusal(*words, wrapper=(setpriv, "--bounding-set=-net_admin,-net_raw", "--inh-caps=-net_admin,-net_raw"))
-    assert said.startswith(f"--ha-virtual-ip {V4}/32@lo: this process may not set addresses: start qpidd with CAP_NET_ADMIN and")
+    assert said.startswith(
+        f"--ha-virtual-ip {V4}/32@lo: this process may not set IP addresses: start qpidd with CAP_NET_ADMIN and"
+    )

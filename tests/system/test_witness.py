@@ -36,7 +36,7 @@ def test_two_brokers_and_a_witness_lose_nothing_and_say_what_is_on_one_disk(tmp_
         other.kill()
         assert send(primary.address, "jobs", ALONE) == len(ALONE)
         told = run("qpid-ha", "status", "-b", primary.address)
-        assert (told.out, f"is on the disk of {primary.address} alone, with {witness.address} as witness" in told.err) == (
+        assert (told.out, f"are only on the disk of {primary.address}, with {witness.address} as witness" in told.err) == (
             "active\n",
             True,
         )

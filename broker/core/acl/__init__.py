@@ -1,7 +1,7 @@
-"""Access control in the grammar of qpidd's ACL files: pure, so that a broker and `qpid-config acl-check` decide alike.
+"""Access control in the grammar of qpidd's ACL files. It is pure, so that brokers and `qpid-config acl-check` give the same
+answers.
 
-`lookups` says what may be asked, `questions` what is asked for each thing that a client wants, `grammar` reads a file, `rules`
-decides.
+`lookups` lists the possible checks, `questions` the checks for each action of a client, `grammar` reads a file, `rules` decides.
 
-Source: Qpid C++ broker book, "Authorization"; docs/reference/acl.md says what is different here.
+Source: Qpid C++ broker book, "Authorization". docs/reference/acl.md lists the differences.
 """

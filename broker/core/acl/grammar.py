@@ -86,7 +86,7 @@ class _Reader:
         elif words[:1] == ["group"]:
             self._begin_group(words[1:], goes_on)
         elif goes_on:
-            raise ValueError("only a group goes on in the next line")
+            raise ValueError("only a group can continue on the next line")
         elif words[0] == "acl":
             self._take_rule(line, words[1:])
         elif words[0] == "quota":
@@ -103,11 +103,11 @@ class _Reader:
         if not _GROUP.fullmatch(name):
             raise ValueError(f"{name!r} is no name of a group: letters, digits, - and _ make one")
         if name == ALL:
-            raise ValueError("`all` is everybody, and no name of a group")
+            raise ValueError("`all` means every user, so it cannot be the name of a group")
         if name in self.groups:
             raise ValueError(f"there is a group {name!r} already")
         if not members and not goes_on:
-            raise ValueError(f"group {name!r} has nobody in it")
+            raise ValueError(f"group {name!r} has no members")
         self.groups[name] = set()
         if members:
             self._add(name, members, goes_on)
@@ -118,7 +118,7 @@ class _Reader:
             raise ValueError(f"the line should go on with members of group {group!r}")
         for word in words:
             if word == ALL:
-                raise ValueError("`all` is everybody, and no member of a group")
+                raise ValueError("`all` means every user, so it cannot be in a group")
             self.groups[group] |= self.groups[word] if word in self.groups else {_user(word)}
         self.group = group if goes_on else ""
 

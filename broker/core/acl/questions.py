@@ -1,7 +1,7 @@
-"""The lookups that stand for what a client wants: the broker asks all of them, and does it only if each is allowed.
+"""The lookups for each action of a client: the broker checks all of them, and acts only if each is allowed.
 
-A lookup tells what is known of its object. Texts are told as they are; a limit of a queue is a number of bytes or messages, and
-`UNLIMITED` where there is none, so that a rule with an upper limit does not let anybody make a queue without one.
+A lookup has the known properties of its object. Texts are unchanged; a limit of a queue is a number of bytes or messages, or
+`UNLIMITED`, so that a rule with an upper limit does not allow a queue without one.
 
 Source: qpidd's lookups for AMQP 1.0 (broker/amqp/Authorise.cpp) and for management (broker/Broker.cpp). Pure.
 """

@@ -1,10 +1,10 @@
 """Rules, and how they decide.
 
-Life of a decision: the rules of a user are those that name the user, a group of the user's, or `all`, in the order of the file.
-The first of them whose action, object and properties fit the lookup decides; if none does, the file's mode does. A user's rules
-for an action and object are picked out once and kept.
+Life of a decision: the rules of a user are those that name the user, a group of the user, or `all`, in the order of the file.
+The first of them whose action, object and properties match the lookup decides; if none matches, the mode of the file decides. A
+user's rules for an action and object are selected once and cached.
 
-Invariants: an `Acl` never changes; equal lookups get equal answers; what is kept is bounded.
+Invariants: an `Acl` never changes; equal lookups get equal answers; the cache is bounded.
 
 Source: Qpid C++ broker book, "ACL Rule Matching". Pure.
 """

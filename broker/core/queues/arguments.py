@@ -1,13 +1,14 @@
-"""The arguments of a queue: which there are, which values they take, which machine version applies each, and what they ask for.
+"""The arguments of a queue: their names, values, machine versions and effects.
 
-Life of an argument: a client asks for it; `fault_of` says why it cannot be, or what else it needs; `version_of` is what a broker
-must have to apply it as it is meant, and the command that makes the queue `needs` that; whoever builds something by the command
-asks for `in_force`, so that a queue of an older release stays what it was there, whatever stands in its arguments.
+Life of an argument: a client requests it; `fault_of` returns why it is refused, or which other argument it needs; `version_of`
+returns the machine version that is needed to apply it, and the command that creates the queue `needs` this version. Code that
+creates something from the command uses `in_force`, so that a queue of an older release keeps its behaviour, whatever its
+arguments say.
 
-Names and meanings are those of qpidd (QueueSettings.cpp); docs/reference/queue-arguments.md has the whole table, also of what is
-refused.
+Names and meanings are those of qpidd (QueueSettings.cpp); docs/reference/queue-arguments.md has the whole table, including
+refused arguments.
 
-Invariants: every argument that this module names is honoured; a value that it lets through has an effect.
+Invariants: every argument that this module names is honoured; every accepted value has an effect.
 """
 
 from __future__ import annotations

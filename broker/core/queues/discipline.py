@@ -1,10 +1,10 @@
-"""The seam for "which message comes next": what a kind of queue decides, and which kinds there are.
+"""The interface for the order of delivery: what a kind of queue decides, and the table of kinds.
 
-The lanes know which messages are alive and where their bodies lie; a discipline knows in which order consumers get them, and who
-has which. It holds no body. The primary also asks it which lane a message belongs to, once, when the message is enqueued: the
-sequence says it from then on, so that a backup needs no rule.
+The lanes know which messages are alive and where their bodies are. A discipline knows in which order consumers get them, and
+which consumer has which message. It has no bodies. The primary also asks it once, when a message is enqueued, for the lane of
+the message. The lane is part of the sequence, so that a backup needs no rule.
 
-A new kind of queue is a module here, a line in `_KINDS`, its arguments in docs/reference, a checker in the simulation and a
+A new kind of queue needs a module here, a line in `_KINDS`, its arguments in docs/reference, a checker in the simulation and a
 planted bug.
 """
 

@@ -94,7 +94,7 @@ def shares_of(arguments: Mapping[str, Any]) -> list[int]:
         found = _OF_LEVEL.fullmatch(name)
         if found is not None:
             if int(found[1]) >= levels:
-                raise ValueError(f"{name} is for a level that there is not: the highest of {levels} is {levels - 1}")
+                raise ValueError(f"{name} is for a level that does not exist: the highest of {levels} is {levels - 1}")
             shares[int(found[1])] = int(arguments[name])
     return shares
 

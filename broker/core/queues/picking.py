@@ -34,7 +34,7 @@ class Walk:
             return
         cursor, *counters = [each for each in place if type(each) is int and 0 <= each < 1 << 63]
         if len(counters) + 1 != len(place) or len(counters) != n_lanes + 1 or counters[0] >= n_lanes:
-            raise ValueError("this is no place on this queue")
+            raise ValueError("this is not a position on this queue")
         self._cursor = counters[0] << LANE_SHIFT | cursor & _COUNTER
         self._ends = [lane << LANE_SHIFT | each & _COUNTER for lane, each in enumerate(counters[1:])]
 

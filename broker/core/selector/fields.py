@@ -171,7 +171,7 @@ def _id_or_null(raw: Any) -> Value:
         case UUID() | int() if not isinstance(raw, bool):
             return str(raw)
         case _:
-            raise BadValue(f"an id is a {type(raw).__name__}, where a number, uuid, binary or string is due")
+            raise BadValue(f"an id is a {type(raw).__name__}, but must be a number, uuid, binary or string")
 
 
 def user_text(raw: bytes) -> str:

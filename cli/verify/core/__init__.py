@@ -1,2 +1,3 @@
-"""What is counted, without clients, clocks or files: `tally.py` sets of numbers, `checker.py` what became of the messages,
-`measures.py` gaps and latencies, `bodies.py` what a message is called and holds."""
+"""The accounting, without clients, clocks or files: `tally.py` sets of numbers, `checker.py` the check of each message,
+`measures.py` gaps and latencies, `bodies.py` ids and bodies of messages.
+"""

@@ -47,7 +47,7 @@ _FAULTS = {
     "lost": "accepted and never received",
     "altered": "received with another body than they were sent with",
     "reordered": "received behind messages that were sent later",
-    "unexpected": "received though nobody sent them, or though they were refused",
+    "unexpected": "received but never sent, or received although they were refused",
     "unexplained": "received once more without a reason",
 }
 

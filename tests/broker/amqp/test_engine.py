@@ -59,7 +59,9 @@ def test_a_peer_that_sends_on_and_on_after_the_end_of_its_link_is_cut_off(nbytes
         peer.to_server(transfer(b"x" * nbytes, number=0 if endless else came, more=endless))
         peer.server.engine.take_output()
         came += 1
-    assert peer.server.closed == ["amqp:resource-limit-exceeded: more than a session's window came on a link after its end"]
+    assert peer.server.closed == [
+        "amqp:resource-limit-exceeded: the client sent more than a session's window on a link after its end"
+    ]
     assert came > window
     assert peer.server.messages == []
 

@@ -68,7 +68,7 @@ def test_another_protocol_is_answered_with_the_version_that_is_spoken_if_it_is_a
     for reads in ([said], cut(said, range(20))):
         knock = Knock().say(*reads)
         assert knock.refusal == "amqp:connection:framing-error"
-        assert "if it is TLS: this port does not speak it" in knock.reason
+        assert "if it is TLS: this port does not use TLS" in knock.reason
         assert (bytes(knock.door.output), knock.passed, knock.door.speaks_amqp) == (answer, b"", False)
 
 

@@ -80,7 +80,7 @@ def test_a_message_comes_through_so_many_clusters_and_no_more(monkeypatch: pytes
     monkeypatch.setattr(limits, "MAX_ROUTE_HOPS", 2)
     first = Hops("b", "a").mark(encoded()) or b""
     second = Hops("c", "b").mark(first) or b""
-    with pytest.raises(TooFar, match="it has come through a, b: a route takes it through 2 at the most"):
+    with pytest.raises(TooFar, match="it has passed through a, b: routes pass a message through at most 2 clusters"):
         Hops("d", "c").mark(second)
 
 

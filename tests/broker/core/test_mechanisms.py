@@ -71,7 +71,7 @@ def test_plain_turns_away_who_does_not_and_says_the_same_of_whoever_is_not_there
         (b"\0ann", "cannot be read"),
         (b"\0ann\0hunter2\0more", "cannot be read"),
         (b"\0ann\0hunter2\xff", "cannot be read"),
-        (b"bob\0ann\0hunter2", "asks to act for somebody else, which nobody may"),
+        (b"bob\0ann\0hunter2", "asks to act for another user, which is not allowed"),
         (b"\0ann\0", "the password is empty"),
         (b"\0ann\0hunter2\x07", "the password has a character that SASL does not allow"),
         (
@@ -237,7 +237,7 @@ def test_a_certificate_that_names_nobody_lets_nobody_in(certificate: Certificate
 
 def test_who_has_a_certificate_acts_for_itself() -> None:
     assert External(CERTIFICATE, "cn", "QPID").step(b"ann") == sasl.Grant("ann@QPID", "EXTERNAL", authenticated=True)
-    denied = sasl.Deny("SASL EXTERNAL: asks to act for somebody else, which nobody may", "ann@QPID")
+    denied = sasl.Deny("SASL EXTERNAL: asks to act for another user, which is not allowed", "ann@QPID")
     assert External(CERTIFICATE, "cn", "QPID").step(b"bob") == denied
 
 

@@ -277,7 +277,7 @@ def test_sections_in_their_order_are_a_message(good: bytes) -> None:
 @pytest.mark.parametrize(
     "bad, text",
     [
-        (b"", "a message has at least one section, and there is none"),
+        (b"", "the message has no section, but needs at least one"),
         (b"plain text", "a section should begin at byte 0, with 0x00, but there is 0x70"),
         (HEAD + HEAD, "the header section at byte 4 may not stand behind the header section"),
         (DATA + HEAD, "the header section at byte 6 may not stand behind the data section"),
@@ -431,11 +431,11 @@ def test_an_array_cannot_claim_more_than_the_bound() -> None:
         ),
         (message.header, section(0x70, b"\x40"), "the header section at byte 3 is not a list, but has type 0x40"),
         (message.header, section(0x70, b"\xc0\x01\x01"), "the value at byte 6 needs 1 more bytes, but only 0 are left for it"),
-        (message.header, section(0x70, listed(b"\x43")), "the field durable of the header section is 0, where a bool is due"),
+        (message.header, section(0x70, listed(b"\x43")), "the field durable of the header section is 0, but must be a bool"),
         (
             message.header,
             section(0x70, listed(b"\x41", b"\x54\xff")),
-            "the field priority of the header section is -1, where a int is due",
+            "the field priority of the header section is -1, but must be a int",
         ),
         (message.header, section(0x70, listed(b"\x56\x02")), "the boolean at byte 13 is 2, not 0 or 1"),
         (message.header, section(0x70, listed(b"\x4f")), "there is no type with the code 0x4f (byte 12)"),
@@ -447,12 +447,12 @@ def test_an_array_cannot_claim_more_than_the_bound() -> None:
         (
             message.subject,
             section(0x73, listed(b"\x40", b"\x40", b"\x40", b"\x41")),
-            "the field subject of the properties section is True, where a str is due",
+            "the field subject of the properties section is True, but must be a str",
         ),
         (
             message.message_id,
             section(0x73, listed(b"\x41")),
-            "the property message-id is a bool, where a number, uuid, binary or string is due",
+            "the property message-id is a bool, but must be a number, uuid, binary or string",
         ),
         (message.message_id, section(0x73, listed(b"\xa1\x01\xff")), "the text at byte 14 is not UTF-8: invalid start byte"),
         (

@@ -169,7 +169,7 @@ def test_what_is_not_there_is_not_changed_or_deleted() -> None:
 
 def test_a_refusal_names_the_policy_that_has_a_part_in_it() -> None:
     both = two(("queue", "q", {"arguments": {"qpid.policy_type": "ring"}}))
-    with pytest.raises(Refused, match="the queue policy 'q' has a part"):
+    with pytest.raises(Refused, match="the queue policy 'q' adds to the arguments"):
         plan_queue(both.nodes, "q1", "u", {"alternateExchange": "dlx"})
     with pytest.raises(Refused, match=r"nowhere' to be the alternate exchange$"):
         plan_queue(both.nodes, "other", "u", {"alternateExchange": "nowhere"})

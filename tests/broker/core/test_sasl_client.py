@@ -222,8 +222,8 @@ MECHS = sasl.frame(sasl.MECHANISMS, values.symbols(["ANONYMOUS"]))
     [
         (HEADER, "the broker does not speak AMQP 1.0 with a SASL layer"),
         (b"HTTP/1.1", "the broker does not speak AMQP 1.0 with a SASL layer"),
-        (sasl.HEADER + OPEN, "the broker sent what is no frame of the SASL layer"),
-        (sasl.HEADER + b"\xff" * 8, "the broker sent what is no frame of the SASL layer"),
+        (sasl.HEADER + OPEN, "the broker sent a frame that is not a SASL frame"),
+        (sasl.HEADER + b"\xff" * 8, "the broker sent a frame that is not a SASL frame"),
         (sasl.HEADER + b"\x00\x00\x00\x08\x02\x01\x00\x00", "a frame cannot be decoded: it begins with no performative"),
         (sasl.HEADER + MECHS + MECHS, "the broker sent the SASL performative 0x40, which may not come now"),
         (
@@ -257,7 +257,7 @@ def test_what_comes_while_a_key_is_derived_waits_up_to_a_bound() -> None:
     client.take(b"x" * limits.EARLY_BYTES)
     assert client.refusal is None
     client.take(b"x")
-    assert reason(client) == "the broker goes on without an answer"
+    assert reason(client) == "the broker continues without a SASL outcome"
     assert client.resume(b"") == b"", "it is over"
 
 

@@ -156,6 +156,6 @@ def test_a_queue_that_stood_for_a_subscription_elsewhere_stands_for_it_here() ->
     [{"name": "m"}, {"lasting": False}, {"shared": 1}, {"address": 5}, {"filters": "A"}, {"filters": "!"}, {"x": 1}, {"name": 5}],
 )
 def test_what_means_another_subscription_or_none_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(Refused, match="cannot stand for") as refused:
+    with pytest.raises(Refused, match="cannot be the queue of") as refused:
         plan_queue(Two().nodes, "ann.news", "u", {"subscription": ANN.to_dict() | wrong})
     assert refused.value.status == 400

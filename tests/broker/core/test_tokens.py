@@ -81,12 +81,12 @@ def test_a_public_key_is_no_secret_to_sign_with_and_no_signature_is_none() -> No
         ({"aud": ["other", "others"]}, "is not for --token-audience"),
         ({"aud": None}, "is not for --token-audience"),
         ({"aud": {"understudy": 1}}, "is not for --token-audience"),
-        ({"exp": None}, "does not say when it ends"),
-        ({"exp": "tomorrow"}, "does not say when it ends"),
-        ({"exp": True}, "does not say when it ends"),
-        ({"exp": 10**400}, "does not say when it ends"),
-        ({"exp": float("nan")}, "does not say when it ends"),
-        ({"nbf": "now"}, "does not say when it ends"),
+        ({"exp": None}, "has no expiry time"),
+        ({"exp": "tomorrow"}, "has no expiry time"),
+        ({"exp": True}, "has no expiry time"),
+        ({"exp": 10**400}, "has no expiry time"),
+        ({"exp": float("nan")}, "has no expiry time"),
+        ({"nbf": "now"}, "has no expiry time"),
         ({"exp": NOW_S - limits.TOKEN_LEEWAY_S}, "has expired 60 s ago"),
         ({"nbf": NOW_S + limits.TOKEN_LEEWAY_S + 1}, "is not valid yet, for 61 s"),
         ({"sub": None}, "has no claim sub with a name"),
@@ -119,11 +119,11 @@ def test_a_token_may_say_more_and_clocks_may_differ(claims: dict[str, Any], rule
 @pytest.mark.parametrize(
     "text, why",
     [
-        ("", "is no JSON Web Token"),
-        ("a.b", "is no JSON Web Token"),
-        ("a.b.c.d", "is no JSON Web Token"),
-        ("eyJ.e30.AAAAA", "is no JSON Web Token"),
-        ("e+0.e30.AA", "is no JSON Web Token"),
+        ("", "is not a JSON Web Token"),
+        ("a.b", "is not a JSON Web Token"),
+        ("a.b.c.d", "is not a JSON Web Token"),
+        ("eyJ.e30.AAAAA", "is not a JSON Web Token"),
+        ("e+0.e30.AA", "is not a JSON Web Token"),
         ("W10.e30.AA", "has a header that cannot be read"),
         ("eyJ.e30.AA", "has a header that cannot be read"),
         (signed("ES256", "[]"), "has claims that cannot be read"),
@@ -131,7 +131,7 @@ def test_a_token_may_say_more_and_clocks_may_differ(claims: dict[str, Any], rule
         (base64.urlsafe_b64encode(b"[" * 3000).decode() + ".e30.AA", "has a header that cannot be read"),
         (
             base64.urlsafe_b64encode(b'{"alg":"ES256","crit":["exp"]}').decode().rstrip("=") + ".e30.AA",
-            "has a header that cannot be read, or asks for what is not known",
+            "has a header that cannot be read, or that asks for an unknown feature",
         ),
     ],
 )
@@ -174,7 +174,7 @@ def test_a_key_is_for_what_its_set_says() -> None:
     ]
     (only,) = parse_keys(json.dumps({"keys": [*left_out, public("ES256", kid=None)]}))
     assert only.kid == ""
-    with pytest.raises(BadKeys, match="there is no key for signatures by RS256"):
+    with pytest.raises(BadKeys, match="it has no key for signatures by RS256"):
         parse_keys(json.dumps({"keys": left_out}))
 
 
@@ -202,7 +202,7 @@ def private_pem() -> str:
         ("[]", 'has a list "keys"'),
         ('{"keys": {}}', 'has a list "keys"'),
         (json.dumps({"keys": [{}] * (limits.MAX_TOKEN_KEYS + 1)}), f"of {limits.MAX_TOKEN_KEYS} at most"),
-        ('{"keys": []}', "there is no key for signatures"),
+        ('{"keys": []}', "it has no key for signatures"),
         ('{"keys": [1]}', "key 1 is no JSON object"),
         ('{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}', "key 1 is a secret: only public keys"),
         (json.dumps({"keys": [{"kty": "new"}, key("ES256").as_dict(private=True)]}), "key 2 is a secret"),
@@ -215,7 +215,7 @@ def private_pem() -> str:
         (private_pem(), "PEM block 1 is neither a public key nor a certificate"),
         ("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "PEM block 1 cannot be read"),
         (pem("ES256") * (limits.MAX_TOKEN_KEYS + 1), "there are more than"),
-        (pem("ES384"), "there is no key for signatures"),
+        (pem("ES384"), "it has no key for signatures"),
     ],
 )
 def test_what_are_no_keys_is_refused(text: str, why: str) -> None:

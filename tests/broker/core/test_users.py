@@ -78,7 +78,7 @@ SECRET = "hunter2"
         (LINE.replace("4096", "4095"), "ann has keys of 4095 iterations: 4096 to 1000000 can be"),
         (LINE.replace("4096", "999999999"), "ann has keys of 999999999 iterations: 4096 to 1000000 can be"),
         (LINE.replace("256", "512"), "ann has keys for SCRAM-SHA-512 that are not of 64 bytes each, with 16 of salt"),
-        (LINE + "=", "ann has keys that are no base64"),
+        (LINE + "=", "ann has keys that are not base64"),
         (
             LINE.replace("ann", "ann@QPID"),
             "a name has no spaces, no @ , = in it, does not begin with #, and has at most 255 bytes; "
@@ -96,7 +96,7 @@ def test_a_wrong_line_is_named_and_no_secret_with_it(line: str, said: str) -> No
 
 
 def test_a_name_stands_once_and_there_is_a_most_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadUsers, match=r"^ann stands in line 1 already"):
+    with pytest.raises(BadUsers, match=r"^ann is also in line 1"):
         parse(f"{LINE}\n{LINE}\n")
     monkeypatch.setattr(limits, "MAX_USERS", 1)
     with pytest.raises(BadUsers, match="more than 1 users"):

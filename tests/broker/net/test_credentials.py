@@ -275,7 +275,7 @@ def test_a_broken_file_leaves_the_old_ones_in_force_and_the_log_names_it(tmp_pat
     (tmp_path / "broker.pem").write_bytes(b"nonsense")
     assert not credentials.reload()
     assert shown_by(credentials) == "broker"
-    assert [line for line in logged if "broker.pem: there is no certificate" in line and "goes on with" in line]
+    assert [line for line in logged if "broker.pem: there is no certificate" in line and "continues with" in line]
 
 
 def test_files_that_change_are_read_when_they_have_kept_still_for_a_moment(tmp_path: Path) -> None:

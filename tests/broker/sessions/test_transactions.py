@@ -200,8 +200,8 @@ def test_a_new_term_knows_no_transaction_of_the_last_one() -> None:
     two = Transactor(bench)
     assert refusal(two.discharge(txn_id)) == (
         "amqp:transaction:unknown-id",
-        "this connection has no such transaction: if another connection, or another primary, has discharged it, look whether its "
-        "messages are there",
+        "this connection has no such transaction: if another connection, or another primary, has discharged it, check whether "
+        "its messages have arrived",
     )
     assert bench.depth("orders") == 0
 
@@ -306,8 +306,8 @@ def test_an_exchange_routes_when_the_transaction_is_discharged(bench: Bench) -> 
         ("full", "queue 'small' holds 0 messages, 0 bytes: one of "),
         ("deleted", "queue 'small' was deleted"),
         ("missing", "there is no queue and no exchange named 'nowhere'"),
-        ("mailbox", "cannot be part of a transaction: send it outside of one"),
-        ("broken", "one of its messages is no AMQP message"),
+        ("mailbox", "cannot be part of a transaction: send it without one"),
+        ("broken", "one of its messages is not a valid AMQP message"),
     ],
 )
 def test_a_transaction_that_cannot_be_carried_out_whole_is_undone_whole(bench: Bench, what: str, why: str) -> None:
@@ -337,7 +337,7 @@ def test_what_a_node_of_no_queue_is_sent_in_a_transaction_is_refused(bench: Benc
     one = Transactor(bench)
     txn_id = one.declare()
     reply = one.client.receiver(None, dynamic=True)
-    text = "what is sent to this node cannot be part of a transaction: send it outside of one"
+    text = "messages to this node cannot be part of a transaction: send them without one"
     for address in ("$management", reply.remote_source.address):
         (delivery,) = one.post(one.client.sender(address), txn_id, "a")
         assert refusal(delivery) == ("amqp:not-implemented", text)
@@ -389,7 +389,7 @@ def test_a_connection_has_a_bounded_number_of_transactions(bench: Bench) -> None
     [
         ("amqp:declare:list", [b"global"], "amqp:not-implemented", "distributed transactions"),
         ("amqp:discharge:list", [], "amqp:decode-error", "needs the id of a transaction"),
-        ("amqp:accepted:list", [], "amqp:decode-error", "a declare or a discharge, and nothing else"),
+        ("amqp:accepted:list", [], "amqp:decode-error", "accepts only a declare or a discharge"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(bench: Bench, descriptor: str, fields: list[Any], name: str, text: str) -> None:

@@ -114,10 +114,10 @@ def test_a_handover_that_comes_to_nothing_is_called_off() -> None:
     assert cluster.states() == {"a": "active", "b": "ready", "c": "ready"}
     assert cluster["a"].live.writable
     assert cluster["a"].ends(TransferEnded) == [
-        TransferEnded("b", False, "the handover was called off: b has not taken over within 5 s")
+        TransferEnded("b", False, "the handover was cancelled: b has not taken over within 5 s")
     ]
     (ended,) = cluster["b"].ends(PromotionEnded)
-    assert ended.reason == "the primary a does not hand over: the handover was called off: b has not taken over within 5 s"
+    assert ended.reason == "the primary a does not hand over: the handover was cancelled: b has not taken over within 5 s"
 
 
 def test_a_primary_that_never_answers_a_request_is_given_up_in_time() -> None:
@@ -138,7 +138,7 @@ def test_a_candidate_that_is_cut_off_sets_the_primary_free_at_once() -> None:
     cluster.deliver()
     cluster.disconnect("a", "b")
     assert cluster["a"].live.writable
-    assert cluster["a"].ends(TransferEnded) == [TransferEnded("b", False, "the handover was called off: the link to b broke")]
+    assert cluster["a"].ends(TransferEnded) == [TransferEnded("b", False, "the handover was cancelled: the link to b broke")]
     cluster.pass_time(3)
     assert "c refused: it hears the primary a" in cluster["b"].ends(PromotionEnded)[-1].reason
     assert cluster.states()["a"] == "active"
@@ -253,7 +253,7 @@ def test_a_candidate_that_stays_behind_is_given_up_with_how_far_without_a_pause(
         while cluster.wires:
             cluster.deliver()
     assert (cluster["a"].ends(Quiesce), cluster["a"].ends(Resume)) == ([], [])
-    text = "the handover was called off: b catches up, and is 9 batches (900 bytes) behind after 2.5 s"
+    text = "the handover was cancelled: b catches up, and is 9 batches (900 bytes) behind after 2.5 s"
     assert cluster["a"].ends(TransferEnded) == [TransferEnded("b", False, text)]
     (ended,) = cluster["b"].ends(PromotionEnded)
     assert ended.reason == f"the primary a does not hand over: {text}"

@@ -39,16 +39,16 @@ def test_a_member_is_the_one_whose_certificate_has_its_address(address: str, sho
 @pytest.mark.parametrize(
     "address, shown, why",
     [
-        ("broker1:5671", None, "has shown no certificate"),
+        ("broker1:5671", None, "presented no certificate"),
         ("broker1:5671", certificate(dns_names=("broker1",), serves=False), "a client's certificate"),
-        ("broker1:5671", certificate(dns_names=("broker2",)), "has shown the certificate of broker2"),
+        ("broker1:5671", certificate(dns_names=("broker2",)), "presented the certificate of broker2"),
         ("broker1.example:5671", certificate(dns_names=("*.example",)), r"certificate of \*.example"),
         ("broker1:5671", certificate(common_name="broker1", dns_names=("broker2",)), "certificate of broker2"),
         ("broker1:5671", certificate(common_name="broker1", addresses=("192.0.2.1",)), "certificate of 192.0.2.1"),
         ("192.0.2.1:5671", certificate(addresses=("192.0.2.11",)), "which is not its own"),
         ("broker1:5671", certificate(uris=("amqps://broker1:5672",), dns_names=("broker1",)), "certificate of broker1:5672"),
-        ("broker1:5671", certificate(), "certificate of nobody"),
-        ("a:b:c", certificate(dns_names=("a",)), "is no address of a broker"),
+        ("broker1:5671", certificate(), "certificate of no host"),
+        ("a:b:c", certificate(dns_names=("a",)), "is not an address of a broker"),
     ],
 )
 def test_nobody_else_may_speak_as_it(address: str, shown: Certificate | None, why: str) -> None:

@@ -142,7 +142,7 @@ def test_damaged_stores_of_new_brokers_that_have_nothing_end_the_request_at_once
     cluster["c"].disk.epoch = 1
     cluster.restart("c")
     insist(cluster, "c")
-    assert "nobody else was elected first" in last(cluster, "c").reason
+    assert "no other broker was elected first" in last(cluster, "c").reason
 
 
 @pytest.mark.parametrize("first", ["promotion", "primary"])

@@ -45,8 +45,8 @@ def test_who_says_nothing_that_can_be_read_is_the_first_release(properties: dict
 
 def test_members_whose_forms_of_messages_do_not_meet_have_no_link_and_the_older_one_is_named() -> None:
     newer = Versions(9, WIRE_VERSION + 2, WIRE_VERSION + 1)
-    assert "this broker must be upgraded before it can talk to b:1" in objection_to(newer, HERE, "b:1", 1)
-    assert "b:1 must be upgraded before it can talk to this broker" in objection_to(HERE, newer, "b:1", 1)
+    assert "this broker must be upgraded before it can connect to b:1" in objection_to(newer, HERE, "b:1", 1)
+    assert "b:1 must be upgraded before it can connect to this broker" in objection_to(HERE, newer, "b:1", 1)
     assert objection_to(Versions(9, WIRE_VERSION + 2, WIRE_OLDEST), HERE, "b:1", 1) == "", "it still reads ours"
 
 

@@ -236,7 +236,7 @@ def test_a_new_witness_votes_only_with_everybody_until_it_attests_something() ->
     cluster.restart("b")
     cluster.promote("b")
     cluster.pass_time(3.0)
-    assert "w has a new store and votes only if all do" in reason(cluster, "b")
+    assert "w has an empty store, so its vote counts only if all members vote" in reason(cluster, "b")
     cluster.restart("a")
     cluster.promote("a")
     cluster.pass_time(0.5)

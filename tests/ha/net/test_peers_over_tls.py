@@ -147,7 +147,7 @@ def test_who_has_no_address_is_no_member_though_it_knows_the_cluster(broker: Ben
     peers.credentials = None
     client = knocks(broker, Socket("192.0.2.2:40000"), says=says)
     assert condition(client.connection) == "amqp:not-allowed"
-    assert "is no address of a broker" in str(client.connection.remote_condition.description)
+    assert "is not an address of a broker" in str(client.connection.remote_condition.description)
 
 
 def demanding(clock: Clock) -> Authentication:
@@ -217,7 +217,7 @@ def test_who_answers_in_a_member_s_place_is_told_nothing(peers: Peers, tmp_path:
     visitor = called(peers, tmp_path, *names).turn()
     visitor.lose()
     assert visitor.came == b""
-    assert "broker2:5671 has shown the certificate of" in peers.trouble()[OTHER]
+    assert "broker2:5671 presented the certificate of" in peers.trouble()[OTHER]
 
 
 def test_a_client_s_certificate_makes_no_member_of_a_server(peers: Peers, tmp_path: Path) -> None:

@@ -287,11 +287,11 @@ def test_who_has_never_reached_etcd_has_no_turn() -> None:
         ("c", {"endpoints": "http://127.9.9.9", "prefix": "x"}, "prefix: 'x' does not begin with /"),
         ("c", {"endpoints": "http://localhost", "user": "ann"}, "user and password-file belong together"),
         ("c", {"endpoints": "http://localhost", "user": "a", "password-file": "/no"}, "cannot read /no"),
-        ("c", {"endpoints": "http://localhost", "ca-file": "/no"}, "/no is of no use: no endpoint is https"),
+        ("c", {"endpoints": "http://localhost", "ca-file": "/no"}, "/no has no effect: no endpoint is https"),
         ("c", {"endpoints": "https://a", "ca-file": "/no"}, "cannot read /no: No such file"),
         ("c", {"endpoints": "https://a", "certificate": "/dev/null"}, "/dev/null: there is no certificate"),
         ("c", {"endpoints": "https://a", "ca-file": "/dev/null"}, "/dev/null: there is no certificate in PEM form"),
-        ("c", {"endpoints": "https://a", "key": "/dev/null"}, "key is of no use without certificate"),
+        ("c", {"endpoints": "https://a", "key": "/dev/null"}, "key has no effect without certificate"),
         ("c", {"speed": "high"}, "etcd has no option 'speed'; there are: endpoints, prefix"),
     ],
 )

@@ -108,5 +108,5 @@ def test_options_are_pairs_quoted_as_in_a_shell() -> None:
     ):
         with pytest.raises(ValueError, match=text):
             pairs(wrong)
-    with pytest.raises(ValueError, match="others on this machine can see a password here: put it into a file"):
+    with pytest.raises(ValueError, match="other users of this machine can see a password here: put it into a file"):
         pairs("password=tomato")

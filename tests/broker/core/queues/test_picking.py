@@ -43,6 +43,6 @@ def test_each_message_is_looked_at_once_the_highest_level_first_whatever_comes_a
 @pytest.mark.parametrize("place", [[1], [1, 0], [1, 1, 5], [1, 0, 5, 5], [-1, 0, 5], ["1", 0, 5], [True, 0, 5], [1 << 63, 0, 5]])
 def test_what_is_no_place_on_the_queue_is_refused(place: list[object]) -> None:
     order = discipline_of({}, {}, Residency(1 << 40))
-    with pytest.raises(ValueError, match="no place"):
+    with pytest.raises(ValueError, match="not a position"):
         Walk(order, place)
     assert Walk(order, [1 << LANE_SHIFT, 0, 5]).look(1) == []
