@@ -59,7 +59,7 @@ def access(
     if found.url.startswith("https:"):
         found.tls.read()
     elif found.tls.files:
-        raise ValueError(f"{found.tls.files[0]} is of no use: the server is not https")
+        raise ValueError(f"{found.tls.files[0]} has no effect: the server is not https")
     return found
 
 
