@@ -115,10 +115,9 @@ class Namespace:
         for known in self._known.values():
             if known.work is not None:
                 known.work.kill()
-        for mirror in self._mirrors:
-            mirror.stop()
+        stopped = gatherResults([mirror.stop() for mirror in self._mirrors])
         given: Deferred[Any] = ensureDeferred(self._lease.give_up()) if self._acts_until_s else succeed(None)
-        return given.addErrback(lambda _: None).addCallback(lambda _: self._client.close())
+        return given.addErrback(lambda _: None).addCallback(lambda _: self._client.close()).addCallback(lambda _: stopped)
 
     # ---- what is seen
 

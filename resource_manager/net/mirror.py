@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, fail, succeed
 from twisted.internet.task import deferLater
 
 from resource_manager.net.kubernetes import BOOKMARK, DELETED, KubernetesClient, Thing
@@ -67,18 +67,22 @@ class Mirror:
         self._watching: Deferred[str] | None = None
         self._heard: Callable[[], None] = lambda: None
         self._running: Deferred[None] | None = None
+        self._stopped = False
 
     def start(self) -> None:
         """Begin."""
         self._running = ensureDeferred(self._run())
         self._running.addErrback(lambda failure: failure.trap(CancelledError))
 
-    def stop(self) -> None:
-        """End."""
-        if self._running is not None:
-            self._running.cancel()
+    def stop(self) -> Deferred[None]:
+        """End. Fires when it has: nothing is asked and no timer is set after that."""
+        self._stopped = True
+        if self._running is None:
+            return succeed(None)
+        self._running.cancel()
         if self._watching is not None:
             self._watching.cancel()
+        return self._running
 
     async def _run(self) -> None:
         pause_s = FIRST_S
@@ -141,6 +145,8 @@ class Mirror:
         self._on_change()
 
     def _pause(self, delay_s: float) -> Deferred[None]:
+        if self._stopped:  # the client turns the end of a request into a refusal, and of a watch into a reason
+            return fail(CancelledError())
         return deferLater(self._reactor, delay_s, lambda: None)
 
     def _now_s(self) -> float:

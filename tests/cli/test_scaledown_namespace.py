@@ -131,7 +131,9 @@ async def acting(*given: Any, **named: Any) -> AsyncIterator[Acting]:
     try:
         yield made
     finally:
-        await made.controller.close()
+        closing = made.controller.close()
+        closing.addTimeout(30.0, reactor)  # it would ask the server for ever
+        await closing
         await made.running
     assert made.failure is None, made.failure
 
