@@ -45,8 +45,8 @@ _ENDS_S = 60.0
 _LINKED_S = 3.0
 """Whoever runs for so long, and can be reached, is connected."""
 _BEGUN = re.compile(
-    r"after batch (\d+) of epoch (\d+); (?:it was told of no commit|up to batch (\d+) it was told of commits"
-    r"(?: \(so the last (\d+) of these are lost at least\))?),"
+    r"after batch (\d+) of epoch (\d+); (?:no batch was known to be committed|batches up to (\d+) were known to be committed"
+    r"(?: \(so at least the last (\d+) of these are lost\))?),"
 )
 _OF_PARTS = 0xFFFFFFFF
 

@@ -395,7 +395,7 @@ def test_a_stream_ends_cleanly_when_it_is_told_to(tmp_path: Path) -> None:
         assert "following" in process.stderr.readline()
         os.killpg(process.pid, signal.SIGINT)
         rest = process.stderr.read()
-    assert (process.returncode, rest) == (0, "stopped after no batch; start it again to go on\n")
+    assert (process.returncode, rest) == (0, "stopped after no batch; start it again to continue\n")
 
 
 @pytest.fixture

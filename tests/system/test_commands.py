@@ -115,7 +115,7 @@ def test_promote_and_switchover_hand_over_and_are_in_the_history(three: Cluster)
     answer = json_of("qpid-ha", "switchover", "--candidate", candidate.address, "-b", backup.address)
     assert (answer["broker"], answer["status"]) == (candidate.address, "active")
     ran = run("qpid-ha", "switchover", "--candidate", candidate.address, "-b", candidate.address)
-    assert (ran.status, ran.err) == (REFUSED, f"qpid-ha: {candidate.address} is the primary already\n")
+    assert (ran.status, ran.err) == (REFUSED, f"qpid-ha: {candidate.address} is already the primary\n")
     assert history(candidate, [backup, candidate])[-1]["reason"] == "planned switchover"
     assert f" {backup.address} " in ok("qpid-ha", "history", "-b", candidate.address)
     for broker in three.brokers:

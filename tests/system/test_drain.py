@@ -145,7 +145,7 @@ def test_a_full_disk_at_the_target_and_a_partition_hold_a_drain_up_while_its_con
         for queue, arguments in QUEUES.items():
             new.create("queue", queue, arguments=arguments)
         taker = Taker([new.address], list(QUEUES), checker, message)
-        words = ("--from", old.address, "--to", between.address, "--spread", "0", "--rate", "600")
+        words = ("--from", old.address, "--to", between.address, "--spread", "0", "--rate", "200")
         try:
             process = spawn(tmp_path / "drain.log", "qpid-drain", *words)
             eventually(lambda: taker.taken, lambda taken: taken > 0, "a message being taken")

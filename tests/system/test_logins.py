@@ -360,7 +360,7 @@ def test_a_cluster_s_brokers_log_in_to_each_other_and_nobody_else_replicates(tmp
                 broker.wait_for("ready", "active")
             assert present(first) == {("SCRAM-SHA-256", "brokers@QPID"), ("SCRAM-SHA-256", "manager@QPID")}
             backup = next(broker for broker in three.brokers if broker is not first)
-            with pytest.raises(ProtonException, match="anonymous is not the user as which brokers log in"):
+            with pytest.raises(ProtonException, match="anonymous is not the user of links between brokers"):
                 BlockingConnection(f"amqp://{first.address}", properties={symbol("qpid.ha-peer"): backup.address})
             first.kill()
             second = eventually(three.primary, lambda found: found is not first, "another primary")

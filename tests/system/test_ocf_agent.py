@@ -45,7 +45,7 @@ def test_the_agent_starts_promotes_and_stops_a_real_broker(tmp_path: Path, capfd
         assert capfd.readouterr().out.splitlines()[-2:-1] == ["qpidd is the primary"]
         assert qpidd.main(["demote"], environ) == ERR_GENERIC
         assert (
-            "goes on as the primary, because no other can take over: no other voting member is connected"
+            "continues as the primary, because no other can take over: no other voting member is connected"
             in capfd.readouterr().err
         )
     finally:

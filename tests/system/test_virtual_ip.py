@@ -122,7 +122,7 @@ def test_a_primary_that_nobody_replaces_and_that_is_stopped_leaves_no_address_be
 def test_a_broker_that_could_not_have_its_address_does_not_start_and_says_why(tmp_path: Path) -> None:
     """Breaks when that is found out in a failover."""
     with bridged_lan(1) as lan:
-        for device, why in (("eth7", "no network device eth7"), ("lo", "lo is no Ethernet device")):
+        for device, why in (("eth7", "no network device eth7"), ("lo", "lo is not an Ethernet device")):
             with lan.inside(1), pytest.raises(CannotHold, match=why):
                 Linux().check(parsed(f"{V4}@{device}"))
     words: list[object] = ["--data-dir", tmp_path, "--interface", "::", "--ha-cluster", "yes"]
