@@ -430,7 +430,10 @@ class Process:
         return log
 
     def fail(self, text: str) -> None:
-        """The broker cannot go on: end the process, marking nothing clean."""
+        """The broker cannot go on: end the process, marking nothing clean. The first reason is the one that people need."""
+        if self.status:
+            _log.info("and while it stops: {text}", text=text)
+            return
         _log.critical("{text}; this broker stops", text=text)
         self.status = 1
         self.reactor.callWhenRunning(self.end)

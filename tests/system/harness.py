@@ -114,24 +114,47 @@ def admin(address: str, timeout_s: float = 5.0) -> AdminConnection:
     return AdminConnection(address, timeout=timeout_s, properties={symbol("qpid.ha-admin"): True})
 
 
+class Asker:
+    """Asks one broker over one connection, which is made when it is needed first, and again when it was lost.
+
+    To connect takes both sides four times as long as to ask: this is for whoever asks again and again."""
+
+    def __init__(self, address: str, timeout_s: float = 10.0) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+        self._connection: AdminConnection | None = None
+        self._client: Any = None
+
+    def ask(self, operation: str, kind: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        """One management request; Refused when the status is not 2xx."""
+        try:
+            if self._connection is None:
+                self._connection = admin(self._address, self._timeout_s)
+                self._client = SyncRequestResponse(self._connection, "$management")
+            request = Message(body=body, properties={"operation": operation, "type": kind, "name": name})
+            reply = self._client.call(request)
+        except BaseException:
+            self.close()
+            raise
+        status = int(reply.properties["statusCode"])
+        if not 200 <= status < 300:
+            raise Refused(status, reply.properties["statusDescription"])
+        return dict(reply.body)
+
+    def close(self) -> None:
+        """End the connection. A broker that has gone, or stands still, need not say goodbye."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(ProtonException, OSError):
+                connection.close()
+
+
 def ask_all(address: str, *requests: Request, timeout_s: float = 10.0) -> list[dict[str, Any]]:
     """Management requests to the broker at `address`, one after the other over one connection.
 
     Refused when the status of one is not 2xx."""
-    connection = admin(address, timeout_s)
-    answers: list[dict[str, Any]] = []
-    try:
-        client = SyncRequestResponse(connection, "$management")
-        for operation, kind, name, body in requests:
-            request = Message(body=body, properties={"operation": operation, "type": kind, "name": name})
-            reply: Any = client.call(request)
-            status = int(reply.properties["statusCode"])
-            if not 200 <= status < 300:
-                raise Refused(status, reply.properties["statusDescription"])
-            answers.append(dict(reply.body))
-    finally:
-        connection.close()
-    return answers
+    with contextlib.closing(Asker(address, timeout_s)) as asker:
+        return [asker.ask(*request) for request in requests]
 
 
 def ask(
@@ -231,7 +254,12 @@ class BrokerProcess:
 
     def wait_for(self, *states: str, timeout_s: float = START_S) -> None:
         """Wait until the broker is in one of these states."""
-        eventually(self.state, lambda state: state in states, f"{self.address} being {' or '.join(states)}", timeout_s)
+        self.wait_until("status", lambda state: state in states, f"being {' or '.join(states)}", timeout_s)
+
+    def wait_until(self, key: str, wanted: Callable[[Any], bool], what: str, timeout_s: float = START_S) -> None:
+        """Wait until the broker says of itself, under this key, what is wanted."""
+        with contextlib.closing(Asker(self.address)) as asker:
+            eventually(lambda: asker.ask("QUERY", "ha", "", {})["items"][0][key], wanted, f"{self.address} {what}", timeout_s)
 
     def log(self) -> str:
         """What it has written to stderr."""
@@ -325,9 +353,7 @@ class Cluster:
     def level(self, broker: BrokerProcess) -> None:
         """Wait until this broker has applied what the primary has: it is on its disk, too."""
         last = self.primary().status()["lastIndex"]
-        eventually(
-            lambda: broker.status()["appliedIndex"], lambda index: index >= last, f"{broker.address} applying batch {last}"
-        )
+        broker.wait_until("appliedIndex", lambda index: index >= last, f"applying batch {last}")
 
     def primary(self) -> BrokerProcess:
         """The broker that is active; NoPrimary when there is none."""
