@@ -127,7 +127,9 @@ def test_a_drain_whose_drainer_target_and_source_are_killed_loses_repeats_and_re
     lines = [json.loads(line) for path in (tmp_path / "told").glob("*.jsonl") for line in path.read_text().splitlines()]
     details = [line["detail"] for line in sorted(lines, key=lambda line: str(line["ts"])) if line.get("type") == "drain"]
     # A line that a primary had not written when it was killed is lost with it: a queue may have been done before.
-    assert any(re.search(rf"queue '({'|'.join(QUEUES)})' is done, {MESSAGES} messages have moved", each) for each in details), details
+    assert any(re.search(rf"queue '({'|'.join(QUEUES)})' is done, {MESSAGES} messages have moved", each) for each in details), (
+        details
+    )
     assert details[-1].endswith("is released"), details
 
 
