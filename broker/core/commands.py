@@ -1,65 +1,70 @@
-"""The commands of a log: what one DEFINE record says, typed by its `op`, and how much a broker must know to apply it.
+"""The commands of a log: the content of DEFINE records, and the machine version that a broker must have to apply each.
 
-Life of a command: a primary makes one (`QueueAdd(...)`), its `text` goes into a batch, every broker reads it back with `decode`
-and gives it to its definitions (broker.core.definitions); a snapshot writes down those that still hold.
+Life of a command: a primary creates one (`QueueAdd(...)`), and its `text` goes into a batch. Each broker reads it with `decode`
+and applies it to its definitions (broker.core.definitions). A snapshot has the commands that are still in force.
 
-A text is one JSON object. `needs` is the machine version that a broker must have to apply the command as it is meant; a text
-without it needs version 1. Whoever writes what an older broker would apply differently, a new `op` or a field that changes the
-meaning of a known one, raises `needs`. Whoever writes what an older broker may ignore adds a field and nothing else.
+A text is one JSON object, and its `op` tells the kind of command. `needs` is the machine version that a broker must have to apply
+the command correctly; a text without `needs` needs version 1. A new `op`, or a new field that changes the meaning of a known one,
+must raise `needs`, because an older broker would apply the command differently. A field that older brokers may ignore must not.
 
-The forms (version 1 unless said)::
+The forms (machine version 1 unless a version is in parentheses)::
 
     queue-add     uuid name level durable autoDelete exclusive arguments alternate [number] [owner] [subscription] [lifetime]
     queue-del     uuid
-    store-add     uuid arguments [number]     a place for the messages of a queue that another log defines (level configuration)
+    store-add     uuid arguments [number]     creates a place for messages of a queue that another log defines (level
+                                              configuration)
     store-del     uuid
     exchange-add  uuid name kind level durable arguments alternate [lifetime]
     exchange-del  uuid
-    bind          exchange queue key arguments     by uuid; a built-in exchange's uuid is its name
+    bind          exchange queue key arguments     uuids; the uuid of a built-in exchange is its name
     unbind        exchange queue key
-    reign         epoch primary reason ts gapMs     a broker became primary
-    numbers       next, seqs                        only in snapshots, last: the counters to go on from
+    reign         epoch primary reason ts gapMs     a broker became the primary
+    numbers       next, seqs                        last command of a snapshot, and only there: the counters to continue from
 
-    machine-version     needs     (2) from here on the cluster has the version that this needs
-    recent-ids          uuid ids times (5)  only in snapshots: what a queue's window of duplicates holds, the oldest first
-    setting             key value (4) what the cluster agrees on under this key; {} for nothing any more
-    queue-del-if-empty  uuid      (2) the end of a queue, if it holds no message when this is applied
+    machine-version     needs     (2) from this index on, the cluster has the machine version `needs`
+    recent-ids          uuid ids times (5)  only in snapshots: a queue's window of duplicates, the oldest ids first
+    setting             key value (4) sets the cluster's value for this key; {} removes it
+    queue-del-if-empty  uuid      (2) deletes a queue, if it has no message when the command is applied
 
-    origin-add      drain store queue into [number]    (5) messages of this queue of another store come to the queue `into`
-    origin-release  drain                              (5) no more come of this drain: what is held of its origins is forgotten
-    origin-forget   drain                              (5) that it was released is forgotten
+    origin-add      drain store queue into [number]    (5) messages of this queue of another store may come to the queue `into`
+    origin-release  drain                              (5) the drain has ended: its origins are dropped, their messages refused
+    origin-forget   drain                              (5) the release of this drain need not be remembered any more
 
-    route-add       uuid kind source exchange key [tag] [exclude] [mechanism] [ending]    (6) messages are fetched from there
-    route-del       uuid                               (6) they are no more: what is held of the route is forgotten
-    link-add        user container link into keptS [number]  (6) what this sending link of a client puts on the queue `into` is
-                                                             numbered, and remembered
-    link-forget     user container link into           (6) no more, nor what was
+    route-add       uuid kind source exchange key [tag] [exclude] [mechanism] [ending]    (6) fetches messages from `source`
+    route-del       uuid                               (6) deletes the route, and what is remembered of its messages
+    link-add        user container link into keptS [number]  (6) the messages that this sending link of a client puts on the
+                                                             queue `into` are numbered, and their numbers are remembered
+    link-forget     user container link into           (6) the numbers of this link need not be remembered any more
 
-    alter           uuid arguments alternate applies   (6) a queue, or an exchange, has these arguments and this alternate
-                                                           exchange from here on; the arguments count for machine version
-                                                           `applies`
+    alter           uuid arguments alternate applies   (6) a queue or an exchange has these arguments and this alternate exchange
+                                                           from this index on; the arguments need machine version `applies`
 
-    policy-add      kind pattern attributes [byUse]    (7) a queue, or a topic, whose name matches is made with these, where
-                                                           nobody asks for others (broker.core.policies)
-    policy-del      kind pattern                       (7) it is not any more
+    policy-add      kind pattern attributes [byUse]    (7) new queues or topics whose names match get these attributes, unless the
+                                                           client asks for others (broker.core.policies)
+    policy-del      kind pattern                       (7) deletes a policy
 
-    exchange-passed exchange sequence [key] [value] [expiresMs] [availableMs]   (8) so many messages have gone through an exchange
-                                                           that numbers them; the last one was this, of one that keeps it
-    value-given     exchange queue key                 (8) the queue has got what its binding owed it
+    exchange-passed exchange sequence [key] [value] [expiresMs] [availableMs]   (8) how many messages have gone through an
+                                                           exchange that numbers them; if it keeps the last one, also this message
+    value-given     exchange queue key                 (8) the queue has got the message that its binding owed it
 
-Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought queues whose
-messages leave by themselves (`x-delivery-limit`, `x-message-ttl`), and arguments of queues that older releases refuse
-(broker.core.queues.arguments): a `queue-add` with one of them needs it. From it on a log may have TIMES and HELD records, and
-the setting `leaving` (broker.core.origins). Version 6 brought queues that stand for subscriptions (broker.core.subscriptions): a
-`queue-add` with `subscription` needs it, for an older primary would put messages on such a queue that its filters keep away. It
-also brought links whose messages are numbered; their HELD records are those of origins. From it on a log may have FORGOTTEN
-records. Version 7 brought policies: an older primary would make queues without them. Version 8 brought exchanges that number
-what goes through them, or keep the last of it (broker.core.passage): an `exchange-add` that asks for it needs it, and so does a
-`bind` that `owes`, because the queue is to get what the exchange has kept.
+Version 3 brought no command; since then a log may have LARGE records (broker.core.records).
 
-Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
-(a number that was given meanwhile is added to it); a command that this version cannot apply is an `UnknownCommand` and never a
-guess; equal commands made by one version have equal texts.
+Version 5 brought queues whose messages leave by themselves (`x-delivery-limit`, `x-message-ttl`), and arguments of queues that
+older releases refuse (broker.core.queues.arguments); a `queue-add` with one of these arguments needs version 5. Since then a log
+may have TIMES and HELD records, and the setting `leaving` (broker.core.origins).
+
+Version 6 brought queues of subscriptions (broker.core.subscriptions); a `queue-add` with `subscription` needs version 6, because
+an older primary would put messages on such a queue that its filters exclude. It also brought numbered links; their HELD records
+are those of origins. Since then a log may have FORGOTTEN and NOTES records.
+
+Version 7 brought policies: an older primary would create queues without them.
+
+Version 8 brought exchanges that number their messages or keep the last one (broker.core.passage). An `exchange-add` that asks for
+this needs version 8. So does a `bind` with `owes`, because the queue must get the message that the exchange has kept.
+
+Invariants: a snapshot writes the text that was read, byte for byte, including fields that this version does not know (only a
+number that was assigned meanwhile is added); a command that this version cannot apply becomes an `UnknownCommand`, never a guess;
+equal commands of one version have equal texts.
 """
 
 from __future__ import annotations
@@ -72,7 +77,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 MACHINE_VERSION = 8
-"""The newest version of the commands and records that this release applies."""
+"""The newest machine version that this release applies: its commands and its records."""
 LARGE_SINCE = 3
 """The machine version that brought LARGE records."""
 ORIGINS_SINCE = 5
@@ -82,22 +87,22 @@ TIMES_SINCE = 5
 ROUTES_SINCE = 6
 """The machine version that brought routes and FORGOTTEN records."""
 SUBSCRIPTIONS_SINCE = 6
-"""The machine version that brought queues which stand for subscriptions."""
+"""The machine version that brought queues of subscriptions."""
 NOTES_SINCE = 6
 """The machine version that brought NOTES records."""
 LINKS_SINCE = 6
-"""The machine version that brought links whose messages are numbered."""
+"""The machine version that brought numbered links."""
 POLICIES_SINCE = 7
 """The machine version that brought policies."""
 PASSAGE_SINCE = 8
-"""The machine version that brought exchanges which number what goes through them, or keep the last of it."""
+"""The machine version that brought exchanges which number their messages, or keep the last one."""
 
 Key = tuple[str, str, str]
 """A binding's identity: exchange, queue and key."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """One change of what a log defines. `needs` is the least machine version that applies it."""
+    """One change of the definitions of a log. `needs` is the lowest machine version that applies it."""
 
     OP: ClassVar[str] = ""
     SINCE: ClassVar[int] = 1
@@ -107,11 +112,11 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, dict=True, rename="came
 
     @cached_property
     def text(self) -> bytes:
-        """The JSON object: the one that was read, else one with sorted keys."""
+        """The JSON object: the text that was read, or for a new command a text with sorted keys."""
         return _to_json(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """The object's members as this version knows them."""
+        """The members of the JSON object that this version knows."""
         return {"op": self.OP} | {
             name: value
             for name, value in zip(self.__struct_encode_fields__, map(self._value_of, self.__struct_fields__), strict=True)
@@ -143,14 +148,14 @@ _LEFT_OUT: dict[str, Any] = {
     "expiresMs": 0,
     "availableMs": 0,
 }
-"""Members that are not written while they have this value."""
+"""Members that are left out of the text when they have this value."""
 
 
 class QueueAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """A queue. `number` is what records of its messages name it by; None until a state has given it one. `owner` is the user who
-    made it, "" where no rules were in force; older releases carry it, and count no queues by it. `subscription`: the terms of the
-    subscription that it stands for (broker.core.subscriptions); {} for none. `lifetime`: of a dynamic
-    node, its policy (broker.core.dynamic); such a node goes with its broker's process."""
+    """Defines a queue. `number` identifies it in records of messages; None until the state assigns one. `owner` is the user who
+    created it, "" when no rules were in force; older releases keep it in the text, but do not count queues by owner.
+    `subscription`: the terms of the subscription whose queue this is (broker.core.subscriptions); {} for none. `lifetime`: the
+    lifetime policy of a dynamic node (broker.core.dynamic), "" for other nodes; a dynamic node ends with its broker's process."""
 
     OP: ClassVar[str] = "queue-add"
 
@@ -169,7 +174,7 @@ class QueueAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 
 class QueueDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """The end of a queue."""
+    """Deletes a queue."""
 
     OP: ClassVar[str] = "queue-del"
 
@@ -177,7 +182,8 @@ class QueueDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 
 class StoreAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """A place for the messages of a queue that another log defines. `arguments` are that queue's: they say what kind it is."""
+    """Creates a place for the messages of a queue that another log defines. `arguments` are the arguments of that queue, which
+    decide its kind."""
 
     OP: ClassVar[str] = "store-add"
 
@@ -187,7 +193,7 @@ class StoreAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 
 class StoreDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """The end of such a place."""
+    """Deletes a place that `StoreAdd` created."""
 
     OP: ClassVar[str] = "store-del"
 
@@ -195,7 +201,7 @@ class StoreDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 
 class ExchangeAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """An exchange. `lifetime`: see QueueAdd."""
+    """Defines an exchange. `lifetime`: see QueueAdd."""
 
     OP: ClassVar[str] = "exchange-add"
 
@@ -210,7 +216,7 @@ class ExchangeAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel")
 
 
 class ExchangeDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """The end of an exchange."""
+    """Deletes an exchange."""
 
     OP: ClassVar[str] = "exchange-del"
 
@@ -218,8 +224,8 @@ class ExchangeDel(Command, frozen=True, kw_only=True, dict=True, rename="camel")
 
 
 class Bind(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """A queue bound to an exchange, or bound anew with other arguments. `owes`: the queue is to get the last message that has
-    gone through the exchange, if the binding matches it, and has not got it yet."""
+    """Binds a queue to an exchange, or changes the arguments of a binding. `owes`: the queue has not yet got the last message of
+    the exchange, which it gets if the binding matches this message."""
 
     OP: ClassVar[str] = "bind"
 
@@ -231,12 +237,12 @@ class Bind(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
     @property
     def identity(self) -> Key:
-        """What the binding is known by."""
+        """Identifies the binding."""
         return self.exchange, self.queue, self.key
 
 
 class Unbind(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """The end of a binding."""
+    """Deletes a binding."""
 
     OP: ClassVar[str] = "unbind"
 
@@ -246,17 +252,18 @@ class Unbind(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
     @property
     def identity(self) -> Key:
-        """What the binding is known by."""
+        """Identifies the binding."""
         return self.exchange, self.queue, self.key
 
 
 class Term(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """A broker became primary: `ts` in ISO 8601, `gap_ms` without a primary before (-1: not known). `by`: the kind of cluster
-    manager that had asked ("": none, or an older release); `planned`: another broker served until then; `estimated`: the gap is
-    counted from the last batch before, by the clocks of two brokers. Who does not know these three does without."""
+    """A broker became the primary at `ts` (ISO 8601), `gap_ms` after the last time with a primary (-1: unknown). `by`: the kind
+    of cluster manager that asked for it ("": none, or an older release). `planned`: another broker served until then.
+    `estimated`: the gap is the time since the last batch of the previous primary, by the clocks of two brokers. Brokers that do
+    not know these three fields ignore them."""
 
     OP: ClassVar[str] = "reign"
-    """The name in the log: stores of every release have it."""
+    """The name in the log. The stores of all releases have it, so it cannot change."""
 
     epoch: int = 0
     primary: str = ""
@@ -269,8 +276,8 @@ class Term(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 
 class Alter(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """A queue or an exchange has these arguments, all of them, and this alternate exchange, "" for none, from here on. A broker
-    must have the machine version `applies` to apply the arguments."""
+    """Replaces all arguments of a queue or an exchange, and its alternate exchange ("" for none). A broker must have machine
+    version `applies` to apply the arguments."""
 
     OP: ClassVar[str] = "alter"
     SINCE: ClassVar[int] = 6
@@ -283,7 +290,7 @@ class Alter(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 
 class Numbers(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """Where a snapshot's counters stood: the next queue number, and (number, next sequence) of each queue."""
+    """The counters of a snapshot: the next queue number, and (number, next sequence) of each lane of each queue."""
 
     OP: ClassVar[str] = "numbers"
 
@@ -292,7 +299,7 @@ class Numbers(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 
 class MachineVersion(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """From here on the cluster has the version that this `needs`."""
+    """From this index on, the cluster has the machine version `needs`."""
 
     OP: ClassVar[str] = "machine-version"
     SINCE: ClassVar[int] = 2
@@ -301,7 +308,7 @@ class MachineVersion(Command, frozen=True, kw_only=True, dict=True, rename="came
 
 
 class QueueDelIfEmpty(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """The end of a queue that holds no message at this place of the log."""
+    """Deletes a queue if it has no message at this index."""
 
     OP: ClassVar[str] = "queue-del-if-empty"
     SINCE: ClassVar[int] = 2
@@ -311,7 +318,7 @@ class QueueDelIfEmpty(Command, frozen=True, kw_only=True, dict=True, rename="cam
 
 
 class Setting(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """What the cluster agrees on under a key (ha.core.cluster_settings), until another value comes; {} for nothing any more."""
+    """Sets the cluster's value for a key (ha.core.cluster_settings), until another value replaces it; {} removes it."""
 
     OP: ClassVar[str] = "setting"
     SINCE: ClassVar[int] = 4
@@ -322,8 +329,8 @@ class Setting(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 
 class RecentIds(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """What a queue's window of duplicates holds (`duplicates.Window.chunks`): ids of 16 bytes in base64, and the times, in ms
-    since 1970, at which the batches were made that brought them."""
+    """The content of a queue's window of duplicates (`duplicates.Window.chunks`): ids of 16 bytes in base64, and for each id the
+    time, in ms since 1970, at which its batch was made."""
 
     OP: ClassVar[str] = "recent-ids"
     SINCE: ClassVar[int] = 5
@@ -335,14 +342,16 @@ class RecentIds(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 
 class OriginAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """The messages of a queue of another store may come to the queue `into` (uuids all), in this `drain` of that store.
+    """The messages of the queue `queue` of another store, `store`, may come to the queue `into`, in this `drain` of that store.
+    All four are uuids.
 
-    `number` is what HELD records name it by; None until a state has given it one. Again with another `into`: they come there.
+    `number` identifies the origin in HELD records; None until the state assigns one. The same origin with another `into` changes
+    the queue to which its messages come.
 
-    Of a route `drain` is the uuid, `queue` says the store too, `into` is "", and `source_epoch` is the highest epoch in which a
-    primary of the source has given it messages: one of a lower epoch has been deposed, and may give them again. Of a drain it is
-    0 until the drainer has said that all that can come has come, and 1 from then on: until then a subscription that the messages
-    come to is paused."""
+    For the origin of a route, `drain` is the uuid of the route, `queue` also names the store, and `into` is "". `source_epoch` is
+    the highest epoch in which a primary of the source has sent messages: a primary with a lower epoch has been deposed, and may
+    send the same messages again. For the origin of a drain, `source_epoch` is 0 until the drainer reports that all messages that
+    can come have come, and then 1. While it is 0, a subscription to which the messages come is paused."""
 
     OP: ClassVar[str] = "origin-add"
     SINCE: ClassVar[int] = 5
@@ -357,12 +366,13 @@ class OriginAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
     @property
     def identity(self) -> tuple[str, str]:
-        """What an origin is known by."""
+        """Identifies the origin."""
         return self.drain, self.queue
 
 
 class OriginRelease(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """This drain has emptied its store for good: what is held of its origins is forgotten, and nothing more of them is taken."""
+    """This drain has emptied its store, and has ended: the origins of the drain are dropped, and their messages are refused from
+    now on."""
 
     OP: ClassVar[str] = "origin-release"
     SINCE: ClassVar[int] = 5
@@ -372,7 +382,7 @@ class OriginRelease(Command, frozen=True, kw_only=True, dict=True, rename="camel
 
 
 class OriginForget(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """The drained store knows that it was released: forget the drain."""
+    """The drained store knows that it was released, so the drain need not be remembered any more."""
 
     OP: ClassVar[str] = "origin-forget"
     SINCE: ClassVar[int] = 5
@@ -382,12 +392,13 @@ class OriginForget(Command, frozen=True, kw_only=True, dict=True, rename="camel"
 
 
 class RouteAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """Messages are fetched from another broker, or cluster, at the URL `source`, which has no password in it.
+    """Defines a route: messages are fetched from another broker or cluster at the URL `source`, which contains no password.
 
-    `kind` "queue": from its queue `key`; "exchange": from its exchange `exchange`, as many as have the routing key `key`. They go
-    to the exchange `exchange` of this cluster, or to the queue of that name if there is no such exchange. `tag` is written into
-    them beside what says where they have been; one that has any of `exclude` there is not taken (broker.core.hops). `mechanism`:
-    of SASL, "" for the best. The same uuid again, `ending`: the route is to go, once its source knows that."""
+    `kind` "queue": they come from its queue `key`. `kind` "exchange": they come from its exchange `exchange`, those with the
+    routing key `key`. They go to the exchange `exchange` of this cluster, or to the queue of this name if there is no such
+    exchange. `tag` is added to the annotation `x-opt-qpid-hops` of each message; a message that has any name of `exclude` in this
+    annotation is dropped (broker.core.hops). `mechanism`: of SASL, "" for the best one. The same uuid again with `ending`: the
+    route is deleted as soon as its source knows that."""
 
     OP: ClassVar[str] = "route-add"
     SINCE: ClassVar[int] = 6
@@ -405,12 +416,12 @@ class RouteAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
-        """What a route is known by: there is one of it."""
+        """Identifies the route: there is one route for each identity."""
         return self.kind, self.source, self.exchange, self.key
 
 
 class RouteDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """The end of a route."""
+    """Deletes a route."""
 
     OP: ClassVar[str] = "route-del"
     SINCE: ClassVar[int] = 6
@@ -420,14 +431,15 @@ class RouteDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 
 LinkKey = tuple[str, str, str, str]
-"""What a link whose messages are numbered is known by: user, container, name and queue (uuid)."""
+"""Identifies a numbered link: user, container, name and queue (uuid)."""
 
 
 class LinkAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """Messages that this `user` sends from this `container` over the link of this name to the queue `into` (a uuid) are numbered,
-    and the log remembers which have come until `kept_s` seconds after the link was there last.
+    """Defines a numbered link: `user` sends numbered messages from `container` over the link named `link` to the queue `into` (a
+    uuid). The log remembers which of them have come, until `kept_s` seconds after the link was last attached.
 
-    `number` is what HELD records name it by; None until a state has given it one. Again with another time: that counts."""
+    `number` identifies the link in HELD records; None until the state assigns one. The same link with another `kept_s` changes
+    the time."""
 
     OP: ClassVar[str] = "link-add"
     SINCE: ClassVar[int] = 6
@@ -442,12 +454,12 @@ class LinkAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
     @property
     def identity(self) -> LinkKey:
-        """What it is known by."""
+        """Identifies the numbered link."""
         return self.user, self.container, self.link, self.into
 
 
 class LinkForget(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """This link has not come back in time: what is remembered of it is forgotten."""
+    """Deletes a numbered link that was not attached again in time, and what is remembered of its messages."""
 
     OP: ClassVar[str] = "link-forget"
     SINCE: ClassVar[int] = 6
@@ -460,14 +472,14 @@ class LinkForget(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
     @property
     def identity(self) -> LinkKey:
-        """What it is known by."""
+        """Identifies the numbered link."""
         return self.user, self.container, self.link, self.into
 
 
 class PolicyAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """A queue (`kind` "queue"), or an exchange ("topic"), whose name matches the pattern is made with these attributes, where
-    whoever makes it asks for no others; `by_use`: such a node is made when a client attaches to it. Again with the same kind and
-    pattern: these count from here on, in the place of those before."""
+    """Defines a policy: a new queue (`kind` "queue") or exchange (`kind` "topic") whose name matches `pattern` gets these
+    attributes, unless the request that creates it has others. `by_use`: such a node is created when a client attaches to it. The
+    same kind and pattern again replaces the policy."""
 
     OP: ClassVar[str] = "policy-add"
     SINCE: ClassVar[int] = 7
@@ -480,12 +492,12 @@ class PolicyAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
     @property
     def identity(self) -> tuple[str, str]:
-        """What it is known by."""
+        """Identifies the policy."""
         return self.kind, self.pattern
 
 
 class PolicyDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """The end of a policy. What was made with it stays as it is."""
+    """Deletes a policy. Nodes that were created with it do not change."""
 
     OP: ClassVar[str] = "policy-del"
     SINCE: ClassVar[int] = 7
@@ -496,8 +508,9 @@ class PolicyDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 
 class ExchangePassed(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """So many messages have gone through an exchange. Of one that keeps the last of them: its routing `key`, the message as
-    base64, "" for none, and when it expires and may be given out, in ms since 1970, 0 for never and at once."""
+    """`sequence` messages have gone through an exchange. If the exchange keeps the last one: its routing `key`, the message as
+    base64 ("" for none), when it expires (ms since 1970, 0: never), and from when on it may be delivered (ms since 1970, 0: at
+    once)."""
 
     OP: ClassVar[str] = "exchange-passed"
     SINCE: ClassVar[int] = 8
@@ -512,7 +525,7 @@ class ExchangePassed(Command, frozen=True, kw_only=True, dict=True, rename="came
 
 
 class ValueGiven(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """The queue has got what this binding owed it, or there was nothing that it owed."""
+    """The queue has got the message that this binding owed it, or there was no such message."""
 
     OP: ClassVar[str] = "value-given"
     SINCE: ClassVar[int] = 8
@@ -524,13 +537,13 @@ class ValueGiven(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
     @property
     def identity(self) -> Key:
-        """What the binding is known by."""
+        """Identifies the binding."""
         return self.exchange, self.queue, self.key
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
-    """A command that this version must not apply; `why` names it, and what it asks for."""
+    """A command that this version must not apply; `why` names it, and the machine version that it needs."""
 
     op: str
     why: str
@@ -555,7 +568,7 @@ _READERS = {op: msgspec.json.Decoder(kind).decode for op, kind in _KINDS.items()
 
 
 def decode(text: bytes, version: int = MACHINE_VERSION) -> Command | UnknownCommand:
-    """The command of a DEFINE record, for a broker that applies commands up to `version`."""
+    """The command of a DEFINE record, for a broker that applies commands up to machine version `version`. Never raises."""
     try:
         head = _head(text)
         if head.needs > version:
@@ -573,7 +586,8 @@ def decode(text: bytes, version: int = MACHINE_VERSION) -> Command | UnknownComm
 
 
 def _decode_leniently(text: bytes, version: int) -> Command | UnknownCommand:
-    """What Python's JSON takes beyond the standard, NaN as the value of an argument for one, stands in stores as well."""
+    """Decode a text with Python's own JSON parser, which also accepts values outside of the standard, such as NaN. There are
+    stores that have such values in arguments."""
     try:
         fields = json.loads(text)
         kind = _KINDS[fields["op"]]
@@ -590,7 +604,7 @@ Altered = TypeVar("Altered", QueueAdd, ExchangeAdd)
 
 
 def altered(command: Altered, by: Alter) -> Altered:
-    """The same with other arguments, and another alternate exchange, also in its text; unknown fields stay."""
+    """The command with other arguments and another alternate exchange, also in its text; unknown fields stay."""
     needs = max(command.needs, by.applies)
     made = msgspec.structs.replace(command, arguments=by.arguments, alternate=by.alternate, needs=needs)
     more = {"arguments": by.arguments, "alternate": by.alternate} | ({"needs": needs} if needs > 1 else {})
@@ -599,7 +613,7 @@ def altered(command: Altered, by: Alter) -> Altered:
 
 
 def paid(bind: Bind) -> Bind:
-    """The same binding when its queue has got what it was owed, also in its text; unknown fields stay."""
+    """The binding without `owes`, also in its text; unknown fields stay."""
     made = msgspec.structs.replace(bind, owes=False)
     vars(made)["text"] = _to_json({name: value for name, value in json.loads(bind.text).items() if name != "owes"})
     return made
@@ -609,7 +623,7 @@ Numbered = TypeVar("Numbered", QueueAdd, StoreAdd, OriginAdd, LinkAdd)
 
 
 def numbered(command: Numbered, number: int) -> Numbered:
-    """The same with its number, also in its text; unknown fields stay."""
+    """The command with its number, also in its text; unknown fields stay."""
     if command.number == number:
         return command
     made = msgspec.structs.replace(command, number=number)

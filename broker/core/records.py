@@ -1,24 +1,27 @@
-"""The batch codec: how one entry of a log looks in memory, on the wire and on disk.
+"""The batch codec: the format of one entry of a log in memory, on the wire and on disk.
 
-A batch holds every record gathered in one turn of the primary. It is sealed once; the same bytes are written to the journal,
-sent to each backup and applied. Its life: a `BatchBuilder` collects records, `seal` turns them into `bytes` with an epoch, an
-index and a time, `Batch.parse` reads them back by columns, never by the message.
+A batch has all records of one turn of the primary. It is sealed once, and the same bytes are written to the journal, sent to each
+backup and applied. Life of a batch: a `BatchBuilder` collects records, `seal` turns them into `bytes` with an epoch, an index and
+a time, and `Batch.parse` reads them back by columns, never message by message.
 
 Layout, little-endian::
 
-    header   48 bytes   magic "USB2", CRC-32C of every byte after this field, length of the whole batch, flags, runs, records,
-                        epoch, index, timestamp (ms since 1970, the primary's clock: for people, never for decisions)
-    heads    28 bytes a run    kind, flags, 0, queue number, first sequence, count, payload bytes, CRC-32C of an ENQUEUE payload
-    lengths  4 bytes a message of the ENQUEUE runs, in order of the runs
+    header   48 bytes   magic "USB2", CRC-32C of all bytes after this field, length of the batch, flags, number of runs, number of
+                        records, epoch, index, timestamp (ms since 1970, by the primary's clock; it never decides about the order
+                        of batches)
+    heads    28 bytes for each run    kind, flags, 0, queue number, first sequence, count, payload bytes, CRC-32C of the payload
+                                      (only of ENQUEUE runs)
+    lengths  4 bytes for each message of the ENQUEUE runs, in the order of the runs
     payload  the runs' payloads, end to end
 
-The checksum in an ENQUEUE head is what a body is verified with when it is read back without the rest of its batch. Batches of
-format 1 ("USB1": heads of 24 bytes, without it) are read, and written while the cluster has a member that reads no other
-(docs/adr/0015).
+The checksum in the head of an ENQUEUE run verifies a body that is read without the rest of its batch. Batches of format 1
+("USB1") have heads of 24 bytes without this checksum. This release reads them, and writes them while a member of the cluster can
+read no other format (docs/adr/0015).
 
-Invariants: runs stand in the order DEFINE, ENQUEUE, LARGE, PLACES, TIMES, NOTES, DEQUEUE, COUNT, HELD, FORGOTTEN, MEMBERS, and of
-one kind in the order in which their queues were first named; sequences of an ENQUEUE run are consecutive; a batch that parses is
-whole (checksum) and self-consistent (lengths add up); times and notes stand with, or behind, the messages that they are about.
+Invariants: runs are in the order DEFINE, ENQUEUE, LARGE, PLACES, TIMES, NOTES, DEQUEUE, COUNT, HELD, FORGOTTEN, MEMBERS; runs of
+one kind are in the order in which their queues were first named; the sequences of an ENQUEUE run are consecutive; a batch that
+parses is complete (checksum) and consistent (lengths add up); times and notes are in the same batch as their messages or in a
+later one.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ import google_crc32c
 MAGIC = b"USB2"
 MAGIC_1 = b"USB1"
 MAGIC_START = b"USB"
-"""With which a batch of any format begins."""
+"""The first bytes of a batch of any format."""
 HEADER = struct.Struct("<4sIIIIIQQQ")
 HEADER_BYTES = HEADER.size
 _AFTER_CRC = struct.Struct("<IIIIQQQ")
@@ -48,51 +51,51 @@ HEAD_BYTES = _HEAD.size
 _LENGTH_BYTES = 4
 FLAG_MEMBERS = 1
 EXPIRES, AVAILABLE = 1, 2
-"""What the times of a TIMES run say."""
+"""The flags of a TIMES run: its times are those at which messages expire, or those from which on they may be delivered."""
 _TIME_BYTES = 8
 _LANE = 0xFF << 56
 
 
 class BadBatch(ValueError):
-    """These bytes are not a whole, unaltered batch. The text says what is wrong with them."""
+    """These bytes are not a complete and unaltered batch. The text says what is wrong."""
 
 
 class UnknownRecord(BadBatch):
-    """The batch is whole, and holds a kind of record that this release does not know."""
+    """The batch is complete, but it has a kind of record that this release does not know."""
 
 
 class Kind(IntEnum):
     """What a run of records does."""
 
     ENQUEUE = 1
-    """Put `count` messages on a queue, with sequences from `first_seq` on."""
+    """Puts `count` messages on a queue, with the sequences from `first_seq` on."""
     DEQUEUE = 2
-    """Take the messages `first_seq` .. `first_seq + count - 1` off a queue, for good."""
+    """Removes the messages `first_seq` .. `first_seq + count - 1` from a queue."""
     COUNT = 3
-    """Raise the delivery count of those messages by `flags`."""
+    """Raises the delivery counts of the messages `first_seq` .. `first_seq + count - 1` by `flags`."""
     DEFINE = 4
     """A change of definitions: one JSON object (see broker.core.commands)."""
     MEMBERS = 5
-    """The cluster's members from here on: one JSON object (see ha.core.membership)."""
+    """The cluster's members from this index on: one JSON object (see ha.core.membership)."""
     PLACES = 6
-    """Where the messages `first_seq` .. `first_seq + count - 1` of a queue lie on disk, and which of them are alive: one block's
-    columns (see broker.core.queues.blocks). Only in checkpoints."""
+    """The places on disk of the messages `first_seq` .. `first_seq + count - 1` of a queue, and which of them are alive: the
+    columns of one block (see broker.core.queues.blocks). Only in checkpoints."""
     LARGE = 7
-    """Put one message on a queue, with the sequence `first_seq`, that lies in parts: its payload is the manifest (see
-    broker.core.parts). Since machine version 3."""
+    """Puts one large message on a queue, with the sequence `first_seq`. The message is stored in parts, and the payload of this
+    record is its manifest (see broker.core.parts). Since machine version 3."""
     HELD = 8
-    """The messages `first_seq` .. `first_seq + count - 1` of an origin, whose number stands in the place of a queue's, are on
-    this broker: the same batch puts them on a queue (see broker.core.origins). Since machine version 5."""
+    """The messages `first_seq` .. `first_seq + count - 1` of an origin are on this broker: the same batch puts them on a queue
+    (see broker.core.origins). The field for the queue number has the origin's number. Since machine version 5."""
     TIMES = 9
     """When the messages `first_seq` .. `first_seq + count - 1` of a queue expire (`flags` EXPIRES), or from when on they may be
-    given out (AVAILABLE): 8 bytes each, ms since 1970 on the log's time, 0 for none (see broker.core.queues.times). Since machine
-    version 5."""
+    delivered (AVAILABLE): 8 bytes for each message, ms since 1970 on the log's time, 0 for none (see broker.core.queues.times).
+    Since machine version 5."""
     FORGOTTEN = 10
-    """The messages `first_seq` .. `first_seq + count - 1` of an origin, whose number stands in the place of a queue's, have left
-    the queue that they came from: nothing needs to be held of them any more. Since machine version 6."""
+    """The messages `first_seq` .. `first_seq + count - 1` of an origin have left their source queue, so they need not be
+    remembered any more. The field for the queue number has the origin's number. Since machine version 6."""
     NOTES = 11
-    """What a consumer has noted on the message `first_seq` of a queue: an encoded map (see broker.core.notes). Since machine
-    version 6."""
+    """Annotations that a consumer added to the message `first_seq` of a queue: an encoded map (see broker.core.notes). Since
+    machine version 6."""
 
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -104,8 +107,8 @@ _NO_LENGTHS = array("I")
 
 @dataclass(slots=True)
 class Header:
-    """The fixed part of a batch: sizes in bytes, `timestamp_ms` since 1970. Not frozen: a header is read at each step of a
-    batch's way, and a frozen one takes four times as long to make."""
+    """The fixed part of a batch: sizes in bytes, `timestamp_ms` since 1970. It is not frozen, because each step in the life of a
+    batch parses its header, and a frozen dataclass takes four times as long to create."""
 
     length: int
     flags: int
@@ -125,8 +128,8 @@ class Header:
 class Run:
     """One run of a parsed batch. Its payload is `data[start : start + nbytes]` of the batch's bytes.
 
-    `lengths` and `crc` are those of an ENQUEUE run: the bytes of each message, and the CRC-32C of its payload. Not frozen, as
-    Header is not: a run is made for each queue of each batch.
+    Only an ENQUEUE run uses `lengths`, the bytes of each message, and `crc`, the CRC-32C of its payload. Like Header it is not
+    frozen, because a run is created for each queue of each batch.
     """
 
     kind: Kind
@@ -142,9 +145,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A parsed batch: its header, its runs, the bytes that the runs point into, and where they lie on this broker's disk.
+    """A parsed batch: its header, its runs, the bytes that the runs point into, and its place on this broker's disk.
 
-    `place` is the number of a file of this log (upper 32 bits) and the offset in it at which the batch begins; 0: nowhere.
+    `place` is the number of a file of this log (upper 32 bits) and the offset in that file at which the batch begins (lower 32
+    bits). 0: the batch is not on disk.
     """
 
     header: Header
@@ -154,7 +158,7 @@ class Batch:
 
     @classmethod
     def parse(cls, data: bytes, *, place: int = 0, verified: bool = False) -> Batch:
-        """Read a whole batch. `verified` says that its checksum has been checked before. BadBatch says what does not fit."""
+        """Parse a complete batch. `verified`: its checksum has been checked before. BadBatch says what is wrong."""
         header = parse_header(data) if verified else verify(data)
         return cls(header, tuple(_runs(data, header)), data, place)
 
@@ -175,7 +179,7 @@ class Batch:
 
 
 def parse_header(data: bytes | memoryview, offset: int = 0) -> Header:
-    """The header at `offset`, without checking the checksum. BadBatch when there is none."""
+    """The header at `offset`; the checksum is not checked. BadBatch when there is no header."""
     if len(data) - offset < HEADER_BYTES:
         raise BadBatch(f"{len(data) - offset} bytes are too few for a batch header of {HEADER_BYTES}")
     magic, _, length, flags, n_runs, n_records, epoch, index, timestamp_ms = HEADER.unpack_from(data, offset)
@@ -203,7 +207,8 @@ def _check(data: bytes, header: Header) -> None:
 
 
 def split(data: bytes | memoryview) -> Iterator[tuple[Header, bytes]]:
-    """The batches that stand end to end in `data`, each verified, with its header. BadBatch at the first that is not whole."""
+    """The batches in `data`, which follow each other without a gap: each one verified, with its header. BadBatch at the first
+    one that is not complete."""
     position = 0
     while position < len(data):
         header = parse_header(data, position)
@@ -214,7 +219,7 @@ def split(data: bytes | memoryview) -> Iterator[tuple[Header, bytes]]:
 
 
 def _heads(data: bytes, n_runs: int) -> tuple[list[tuple[int, ...]], int]:
-    """The run heads of a batch, those of format 1 without their checksum, and where they end."""
+    """The run heads of a batch (in format 1 they have no checksum), and the offset at which they end."""
     head = _HEAD if data[: len(MAGIC)] == MAGIC else _HEAD_1
     end = HEADER_BYTES + n_runs * head.size
     return list(head.iter_unpack(data[HEADER_BYTES:end])), end
@@ -252,9 +257,9 @@ def _runs(data: bytes, header: Header) -> Iterator[Run]:
 
 
 def message_runs(data: bytes) -> list[tuple[int, int, int]]:
-    """Queue, records and payload bytes of each ENQUEUE, LARGE and DEQUEUE run of a verified batch: its heads alone are looked at.
+    """Queue number, records and payload bytes of each ENQUEUE, LARGE and DEQUEUE run of a verified batch. Reads only the heads.
 
-    A LARGE record counts with its manifest: the bytes of its parts came before, in runs of their own.
+    A LARGE record counts with the bytes of its manifest. The bytes of its parts came before, in runs of their own.
     """
     heads, _ = _heads(data, parse_header(data).n_runs)
     wanted = (int(Kind.ENQUEUE), int(Kind.DEQUEUE), int(Kind.LARGE))
@@ -262,7 +267,7 @@ def message_runs(data: bytes) -> list[tuple[int, int, int]]:
 
 
 def runs_of(sequences: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Sequences, in any order, as (first, count) of consecutive ones, ascending, repeats dropped."""
+    """Sequences, given in any order, as ascending runs (first, count) of consecutive ones. Repeated sequences count once."""
     first = last = -1
     for sequence in sorted(sequences):
         if sequence == last + 1 and first >= 0:
@@ -276,10 +281,10 @@ def runs_of(sequences: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 class BatchBuilder:
-    """Records being gathered for the next batch.
+    """Collects the records of the next batch.
 
-    The hot path may append to the list that `messages_for` returns, and to that of `dequeues_for`, without a call per record; the
-    size is asked for by `nbytes`, which the caller keeps up with `add_bytes`.
+    The hot path may append to the lists that `messages_for` and `dequeues_for` return, without a call for each record. `nbytes`
+    is the size so far; a caller that appends to a list of `messages_for` reports the bytes with `add_bytes`.
     """
 
     __slots__ = (
@@ -319,7 +324,8 @@ class BatchBuilder:
         return bool(self._dequeues) or not self.only_dequeues
 
     def messages_for(self, queue: int, first_seq: int) -> list[bytes]:
-        """The list to append encoded messages of this queue to; `first_seq` is the sequence of the first one, if it is new.
+        """The list to which the caller appends encoded messages of this queue. If the list is new, its first message gets the
+        sequence `first_seq`.
 
         There is a list for each lane of a queue (the upper 8 bits of a sequence).
         """
@@ -330,11 +336,11 @@ class BatchBuilder:
         return entry[1]
 
     def add_bytes(self, nbytes: int) -> None:
-        """Count payload that was appended to a list of `messages_for`."""
+        """Add the bytes of messages that were appended to a list of `messages_for`."""
         self.nbytes += nbytes
 
     def dequeues_for(self, queue: int) -> list[int]:
-        """The list to append sequences to that leave this queue."""
+        """The list to which the caller appends the sequences that leave this queue."""
         found = self._dequeues.get(queue)
         if found is None:
             found = self._dequeues[queue] = []
@@ -342,18 +348,18 @@ class BatchBuilder:
 
     @property
     def only_dequeues(self) -> bool:
-        """Whether nothing but dequeues waits here, so that they may wait a little longer for company."""
+        """Whether there are only dequeues (or nothing) here. Then the batch may wait a little longer for more records."""
         messages = self._enqueues or self._explicit or self._large or self._places
         others = messages or self._times or self._notes or self._defines or self._counts
         return not (others or self._held or self._forgotten or self._members is not None)
 
     def count(self, queue: int, sequence: int, by: int = 1) -> None:
-        """Raise a message's delivery count. Calls for one message add up, to 255 a batch at the most."""
+        """Raise a message's delivery count. Calls for the same message add up, to at most 255 in a batch."""
         raised = self._counts.setdefault(queue, {})
         raised[sequence] = min(raised.get(sequence, 0) + by, 255)
 
     def hold(self, origin: int, first_seq: int, count: int) -> None:
-        """Say that these messages of an origin are among those that this batch puts on a queue (see Kind.HELD)."""
+        """Record that this batch puts these messages of an origin on a queue (see Kind.HELD)."""
         runs = self._held.setdefault(origin, [])
         if runs and sum(runs[-1]) == first_seq:
             first_seq, count = runs[-1][0], runs[-1][1] + count
@@ -363,7 +369,7 @@ class BatchBuilder:
         runs.append((first_seq, count))
 
     def forget(self, origin: int, first_seq: int, count: int) -> None:
-        """Say that these messages of an origin need not be held any more (see Kind.FORGOTTEN)."""
+        """Record that these messages of an origin need not be remembered any more (see Kind.FORGOTTEN)."""
         self._forgotten.append((origin, first_seq, count))
         self.nbytes += HEAD_BYTES
 
@@ -377,46 +383,47 @@ class BatchBuilder:
         self.nbytes += len(text)
 
     def members(self, members: dict[str, Any]) -> None:
-        """Make this the batch that changes the membership."""
+        """Set the cluster's members with this batch (see Kind.MEMBERS)."""
         self._members = json.dumps(members, separators=(",", ":"), sort_keys=True).encode()
 
     def enqueue_at(self, queue: int, first_seq: int, messages: list[bytes]) -> None:
-        """Add a whole run of messages with its own first sequence: files of bodies, where a queue has gaps."""
+        """Add a run of messages with its own first sequence. Body files need this, because their queues have gaps."""
         self._explicit.append((queue, first_seq, messages))
         self.nbytes += sum(map(len, messages))
 
     @property
     def has_large(self) -> bool:
-        """Whether large messages were put in: within one batch, they stand behind all others of their queue."""
+        """Whether large messages were added. In a batch they come after all other messages of their queue."""
         return bool(self._large)
 
     def large(self, queue: int, sequence: int, manifest: bytes) -> None:
-        """Put a large message on a queue, by its manifest (see Kind.LARGE)."""
+        """Put a large message on a queue; `manifest` names its parts (see Kind.LARGE)."""
         self._large.append((queue, sequence, manifest))
         self.nbytes += len(manifest)
 
     @property
     def has_places(self) -> bool:
-        """Whether places were put in."""
+        """Whether places were added."""
         return bool(self._places)
 
     def places(self, queue: int, first_seq: int, count: int, columns: bytes) -> None:
-        """Say where so many messages of a queue lie (see Kind.PLACES)."""
+        """Record the places of `count` messages of a queue (see Kind.PLACES)."""
         self._places.append((queue, first_seq, count, columns))
         self.nbytes += len(columns)
 
     def note(self, queue: int, sequence: int, encoded: bytes) -> None:
-        """Note something on a message (see Kind.NOTES)."""
+        """Add annotations to a message (see Kind.NOTES)."""
         self._notes.append((queue, sequence, encoded))
         self.nbytes += len(encoded)
 
     def times(self, queue: int, what: int, first_seq: int, column: array[int]) -> None:
-        """Say when messages expire (`what` EXPIRES) or may be given out (AVAILABLE), one time each (see Kind.TIMES)."""
+        """Record when messages expire (`what` EXPIRES) or may be delivered (AVAILABLE); one time for each (see Kind.TIMES)."""
         self._times.append((queue, what, first_seq, column.tobytes()))
         self.nbytes += _TIME_BYTES * len(column)
 
     def seal(self, epoch: int, index: int, timestamp_ms: int, *, first_format: bool = False) -> bytes:
-        """The batch as bytes. The builder is spent: start a new one. `first_format`: for members that read no other."""
+        """The batch as bytes. Do not use the builder after this. `first_format`: write format 1, for members that can read no
+        other."""
         heads: list[bytes] = []
         lengths: list[bytes] = []
         payload: list[bytes] = []
@@ -472,12 +479,12 @@ class BatchBuilder:
             assert not self._held, "origins need machine version 5"
             assert not self._notes, "notes need machine version 6"
             assert not self._forgotten, "routes need machine version 6"
-            assert not self._places, "places stand in checkpoints alone, which are of this release's format"
+            assert not self._places, "only checkpoints have places, and checkpoints have this release's format"
             heads = [_HEAD_1.pack(*_HEAD.unpack(head)[:-1]) for head in heads]
         front = b"".join((*heads, *lengths))
         length = HEADER_BYTES + len(front) + sum(map(len, payload))
         rest = _AFTER_CRC.pack(length, flags, len(heads), records, epoch, index, timestamp_ms) + front
         crc = google_crc32c.value(rest)
-        for part in payload:  # each part by itself: joining them first would copy every body once more
+        for part in payload:  # part by part, because joining them first would copy every body once more
             crc = google_crc32c.extend(crc, part)
         return b"".join((MAGIC_1 if first_format else MAGIC, crc.to_bytes(4, "little"), rest, *payload))

@@ -1,16 +1,17 @@
-"""What a log says: definitions and messages. Applying the same batches gives the same state on every broker.
+"""The state that a log builds: definitions and messages. The same batches give the same state on every broker.
 
-Life of a state: it starts empty, `apply` takes committed batches in order, `snapshot` writes down what is alive as batches that
-rebuild it. It decides nothing: which message left, which one came, was decided by the primary and stands in the records. What the
-DEFINE records mean is interpreted in broker.core.definitions; the state follows what they changed with the places for messages.
+Life of a state: it starts empty; `apply` takes committed batches in order; `snapshot` writes what is alive as batches that
+rebuild it. A state decides nothing: the primary has decided which messages come and leave, and the records say so.
+broker.core.definitions interprets the DEFINE records; the state then creates or drops the places for messages.
 
-Of messages it keeps places, not bodies: `keeps_bodies` says whether what is applied also stays in memory (a primary's, within the
-bound of its residency) or not (a backup's). Parts of large messages never stay; their manifests, which are short, lie in no file
-and are always in memory, and a snapshot has them whole. A snapshot holds places too; the bodies are in the files that it names.
+The state has the places of messages on disk. `keeps_bodies` says whether the bodies of applied messages also stay in memory: on a
+primary they do, within the limit of its residency; on a backup they do not. The parts of large messages never stay in memory.
+Their manifests are short, are always in memory and are in no file; a snapshot has them whole. Of all other messages a snapshot
+has the places, and the bodies are in the files that it names.
 
-Invariants: a batch is applied wholly or not at all: one that this version cannot apply raises `CannotApply` and leaves the state
-at the index before it; a queue's sequences only grow; messages exist only for a number that is defined; records for a number that
-is gone do nothing; a large message on a queue has all of its parts (broker.core.parts).
+Invariants: a batch is applied completely or not at all: if this version cannot apply one, `apply` raises `CannotApply` and leaves
+the state as it was before the batch; a queue's sequences only grow; messages exist only for a number that is defined; records for
+a number that no longer exists do nothing; a large message on a queue has all of its parts (broker.core.parts).
 """
 
 from __future__ import annotations
@@ -71,10 +72,10 @@ MAX_COUNT = 255
 
 @dataclass(slots=True)
 class Messages:
-    """The messages of one queue number, and how many ever came and went (since this broker loaded them).
+    """The messages of one queue number, and how many were enqueued and dequeued since this broker loaded them.
 
-    `large` are the large ones among those alive, by sequence: in `order` each stands as its manifest, and `large_bytes` is what
-    all of them have beyond that.
+    `large` has the manifests of the live large messages, by sequence. `order` counts each of them with the bytes of its manifest,
+    and `large_bytes` is the rest of their bytes.
     """
 
     number: int
@@ -85,18 +86,19 @@ class Messages:
     dequeued: int = 0
     dequeued_bytes: int = 0
     window: Window | None = None
-    """What came lately, if the queue detects duplicates."""
+    """The ids of recent messages, if the queue detects duplicates."""
     expiries: Times | None = None
-    """When those expire that do; None: none ever did."""
+    """The expiry times of messages; None: no message ever had one."""
     delays: Times | None = None
-    """From when on those may be given out that were not at once; the primary has taken the times that are over."""
+    """The times from which on delayed messages may be delivered; the primary takes out the times that have passed."""
     large: dict[int, Manifest] = field(default_factory=dict)
     large_bytes: int = 0
     notes: dict[int, bytes] = field(default_factory=dict)
-    """What consumers have noted on those alive, by sequence (broker.core.notes)."""
+    """Annotations that consumers added to live messages, by sequence (broker.core.notes)."""
 
     def came(self, batch: Batch, run: Run, *, snapshot: bool) -> None:
-        """Count the messages of this run. A snapshot says by itself what the window holds."""
+        """Count the messages of this run, and enter their ids in the window. A snapshot has the window's content in records of
+        its own."""
         self.enqueued += run.count
         self.enqueued_bytes += run.nbytes
         if self.window is not None and not snapshot:
@@ -104,35 +106,35 @@ class Messages:
 
     @property
     def depth(self) -> int:
-        """Messages alive."""
+        """Number of live messages."""
         return self.order.depth
 
     @property
     def live_bytes(self) -> int:
-        """Encoded bytes of the messages alive, large ones with all of their parts."""
+        """Encoded bytes of the live messages, large ones with all of their parts."""
         return self.order.live_bytes + self.large_bytes
 
     def depths(self) -> list[int]:
-        """Messages alive by level of priority, the lowest first; one number for a queue without levels."""
+        """Number of live messages for each priority level, the lowest first; one number for a queue without levels."""
         return [lane.depth for lane in self.order.lanes]
 
     def next_seqs(self) -> list[int]:
-        """The lowest sequence that the next message may get, by lane."""
+        """For each lane, the lowest sequence that the next message may get."""
         return [lane.next_seq for lane in self.order.lanes]
 
     @property
     def has_times(self) -> bool:
-        """Whether any of its messages ever had a time."""
+        """Whether any message of this queue ever had an expiry time or a delay."""
         return self.expiries is not None or self.delays is not None
 
     @property
     def next_due_ms(self) -> float | None:
-        """When the next of its times is to be looked at, ms since 1970; None when none is."""
+        """When the next expiry or delay is due, in ms since 1970; None when there is none."""
         next_ms = [each.next_ms for each in (self.expiries, self.delays) if each is not None]
         return min((each for each in next_ms if each is not None), default=None)
 
     def put_times(self, what: int, first_seq: int, column: array[int]) -> None:
-        """A TIMES record. ValueError when it says something that no version knows."""
+        """Apply a TIMES record. ValueError when no version knows this kind of time."""
         if what == EXPIRES:
             self.expiries = Times() if self.expiries is None else self.expiries
             self.expiries.put(first_seq, column)
@@ -143,7 +145,7 @@ class Messages:
             raise ValueError(f"times of an unknown kind {what}")
 
     def put_facts(self, batch: Batch, run: Run) -> None:
-        """A COUNT, TIMES or NOTES record. ValueError when it says something that no version knows."""
+        """Apply a COUNT, TIMES or NOTES record. ValueError when no version knows its content."""
         if run.kind is Kind.COUNT:
             self.order.lane_of(run.first_seq).raise_count(run.first_seq, run.count, run.flags)
         elif run.kind is Kind.TIMES:
@@ -154,12 +156,12 @@ class Messages:
                 self.notes[run.first_seq] = note
 
     def noted(self, sequence: int, data: bytes) -> bytes:
-        """A message, or its beginning, with what consumers have noted on it."""
+        """The bytes of a message, or of its beginning, with the annotations that consumers added."""
         note = self.notes.get(sequence)
         return data if note is None else notes.noted(data, note)
 
     def facts_gone(self, first_seq: int, count: int) -> None:
-        """These messages have left: so have their times and notes."""
+        """Drop the times and notes of these messages, which have left the queue."""
         if self.notes:
             for sequence in inside(self.notes, first_seq, first_seq + count):
                 del self.notes[sequence]
@@ -170,7 +172,7 @@ class Messages:
 
 
 class CannotApply(Exception):
-    """This version must not apply the batch of this `index`; `why` says what stands in it. Nothing of it is applied."""
+    """This version must not apply the batch at `index`; `why` names the record. Nothing of the batch has been applied."""
 
     def __init__(self, index: int, why: str) -> None:
         super().__init__(f"batch {index} cannot be applied: {why}")
@@ -180,41 +182,44 @@ class CannotApply(Exception):
 
 @dataclass(slots=True)
 class Applied:
-    """What a batch changed: queue numbers that got messages, and each command's change with "" or why there is none."""
+    """What a batch changed. `fed` has the numbers of queues that may now have messages for a waiting consumer; `changes` has for
+    each command its change and "", or no change and the reason."""
 
     fed: set[int]
     changes: list[tuple[Change, str]]
 
 
 class State:
-    """Definitions and messages of one log up to one index. `version` is the machine version up to which it applies commands;
-    `residency` bounds the bodies in memory, those of other states too.
+    """Definitions and messages of one log up to one index. `version` is the highest machine version whose commands it applies.
+    `residency` limits the bodies in memory; several states may share it.
     """
 
     def __init__(self, version: int = MACHINE_VERSION, *, residency: Residency | None = None, keeps_bodies: bool = True) -> None:
         self.residency = residency if residency is not None else Residency(1 << 62)
         self.keeps_bodies = keeps_bodies
         self.live_by_file: dict[int, int] = Counter()
-        """Bytes of messages alive, by the file that they lie in (0: in none); a file of which nothing is alive may have a 0."""
+        """Bytes of live messages, by the number of their file (0: in no file). A file without live messages may have a 0 here."""
         self.index = 0
         self.made_ms = self.ended_ms = self._epoch = 0
-        """When the last batch was made, and the last one of the epoch before: ms since 1970 by its primary's clock, or 0."""
+        """When the last batch was made, and the last one of the epoch before: ms since 1970 by the clock of the primary that made
+        it; 0: unknown."""
         self.version = version
         self.definitions = Definitions()
         self.messages: dict[int, Messages] = {}
         self.by_uuid: dict[str, Messages] = {}
         self._parts = Messages(PARTS_QUEUE, "", discipline_of({}, self.live_by_file, self.residency))
         self.parts = Parts(self._parts.order)
-        """The store of parts; it is among `messages` from its first part on."""
+        """The store of parts. From its first part on, its messages are also in `messages`."""
         self.held: dict[int, Held] = {}
-        """Number of an origin, or of a numbered link -> what of it is, or was, on a queue here (broker.core.origins)."""
+        """For the number of each origin and numbered link: which of its messages are, or were, on a queue here
+        (broker.core.origins)."""
         self.held_runs = 0
-        """Runs that all of these have."""
+        """Number of runs in all of `held`."""
 
     def apply(self, batch: Batch, *, snapshot: bool = False) -> Applied:
-        """Apply one committed batch, the next by index (a snapshot's batches carry the index of the whole).
+        """Apply one committed batch, the next one by its index (all batches of a snapshot have the snapshot's index).
 
-        The cost is that of its runs, not of its messages. CannotApply, before anything has changed.
+        The cost grows with the number of runs, not of messages. CannotApply is raised before anything has changed.
         """
         assert snapshot or batch.header.index > self.index, f"batch {batch.header.index} after {self.index}"
         commands = self._commands(batch)
@@ -265,7 +270,7 @@ class State:
         return applied
 
     def _put_held(self, run: Run) -> None:
-        """Messages of an origin are here."""
+        """Remember that these messages of an origin are here."""
         held = self.held.get(run.queue)
         if held is not None:
             self.held_runs -= held.n_runs
@@ -273,7 +278,7 @@ class State:
             self.held_runs += held.n_runs
 
     def _forget_held(self, run: Run) -> None:
-        """Messages of an origin have left the queue that they came from."""
+        """Forget these messages of an origin, because they have left their source queue."""
         held = self.held.get(run.queue)
         if held is not None:
             self.held_runs -= held.n_runs
@@ -281,7 +286,7 @@ class State:
             self.held_runs += held.n_runs
 
     def _remove(self, messages: Messages, run: Run) -> bool:
-        """Take messages off their queue. Returns whether others have become available by that."""
+        """Remove messages from their queue. Returns whether this made other messages available."""
         count, nbytes = messages.order.remove(run.first_seq, run.count)
         if messages.large:
             nbytes += self._let_go(messages, inside(messages.large, run.first_seq, run.first_seq + run.count))
@@ -291,13 +296,13 @@ class State:
         return messages.order.take_opened()
 
     def _messages_of_parts(self, run: Run) -> Messages | None:
-        """The store of parts, if this run is of it: it is there from now on."""
+        """The store of parts, if this run belongs to it; else None. From now on it is also in `messages`."""
         if run.queue != PARTS_QUEUE:
             return None
         return self.messages.setdefault(PARTS_QUEUE, self._parts)
 
     def _put_large(self, batch: Batch, run: Run, applied: Applied, *, snapshot: bool) -> bool:
-        """Put a large message on its queue; False when that is gone. ValueError when a part is missing."""
+        """Put a large message on its queue; False when the queue no longer exists. ValueError when a part is missing."""
         messages = self.messages.get(run.queue)
         if messages is None:
             return False
@@ -318,7 +323,7 @@ class State:
         return True
 
     def _let_go(self, messages: Messages, sequences: Iterable[int]) -> int:
-        """These large messages have left their queue. Returns what they had beyond their manifests."""
+        """Drop large messages that have left their queue. Returns their bytes without the bytes of their manifests."""
         gone = 0
         for sequence in sequences:
             manifest = messages.large.pop(sequence)
@@ -341,13 +346,14 @@ class State:
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of messages alive."""
+        """Bytes of live messages."""
         return sum(self.live_by_file.values())
 
     # ---- definitions
 
     def _commands(self, batch: Batch) -> list[Command]:
-        """The batch's commands, all of which this version applies. DEFINE runs stand before all others."""
+        """The commands of a batch, which has its DEFINE runs before all others. CannotApply when this version must not apply one
+        of them."""
         found: list[Command] = []
         for run in batch.runs:
             if run.kind is not Kind.DEFINE:
@@ -405,7 +411,7 @@ class State:
             raise BadBatch(f"batch {batch.header.index}: {error}") from None
 
     def _depth_of(self, uuid: str, batch: Batch) -> int:
-        """The messages of a queue, with those that this batch brings: it applies them after its commands."""
+        """The number of messages of a queue, including those of this batch, which are applied after its commands."""
         messages = self.by_uuid.get(uuid)
         if messages is None:
             return 0
@@ -429,13 +435,13 @@ class State:
                 lane.clear()
 
     def drop_bodies(self) -> None:
-        """Forget all bodies that lie on disk."""
+        """Drop from memory all bodies that are on disk."""
         for messages in self.messages.values():
             for lane in messages.order.lanes:
                 lane.drop_bodies()
 
     def discard(self) -> None:
-        """Another state takes this one's place: count none of its bodies any more."""
+        """Stop counting the bodies of this state, because another state replaces it."""
         for uuid in list(self.by_uuid):
             self._drop_messages(uuid)
         for lane in self._parts.order.lanes:
@@ -444,7 +450,7 @@ class State:
     # ---- where the messages lie
 
     def live_runs_in(self, file: int) -> Iterator[tuple[int, LiveRun]]:
-        """Queue number and run, for each run in this file of which something is alive. The state may change in between."""
+        """Queue number and run, for each run in this file that has live messages. The state may change between two results."""
         for number in list(self.messages):
             messages = self.messages.get(number)
             for lane in () if messages is None else messages.order.lanes:
@@ -452,7 +458,8 @@ class State:
                     yield number, run
 
     def moved(self, number: int, moves: Iterable[Move]) -> None:
-        """Messages of this queue were copied to other places. What is gone by now, or lies elsewhere, stays as it is."""
+        """Messages of this queue were copied to other places. Messages that have left the queue, or have been moved elsewhere
+        since, are not changed."""
         messages = self.messages.get(number)
         if messages is not None:
             by_lane: dict[int, list[Move]] = {}
@@ -464,11 +471,11 @@ class State:
     # ---- snapshots
 
     def snapshot(self) -> Iterator[BatchBuilder]:
-        """Batches (each about `limits.BATCH_TARGET_BYTES`) that rebuild this state where the files are that it refers to.
+        """Batches (each about `limits.BATCH_TARGET_BYTES`) that rebuild this state, together with the files that they refer to.
 
-        What they hold is fixed at the call; they may be taken later and in another thread while this state goes on. Which files
-        they refer to, `live_by_file` says at the call. Messages that lie in no file, as manifests do, are in them
-        whole.
+        The call fixes their content. The caller may take them later and in another thread, while this state changes. At the time
+        of the call, `live_by_file` names the files that they refer to. Messages that are in no file, such as manifests, are in
+        the batches themselves.
         """
         for file in [file for file, nbytes in self.live_by_file.items() if not nbytes]:
             del self.live_by_file[file]
@@ -500,9 +507,9 @@ _SINCE = {
     Kind.FORGOTTEN: ROUTES_SINCE,
     Kind.NOTES: NOTES_SINCE,
 }
-"""The machine version that brought a kind of record, for those that have come later than the first."""
+"""For each kind of record that is not in machine version 1, the version that introduced it."""
 _FACTS = (Kind.COUNT, Kind.TIMES, Kind.NOTES)
-"""What says something of messages that are there."""
+"""The kinds of records that change something about messages on a queue."""
 _Column = tuple[int, int, int, "array[int]"]
 _Lane = tuple[int, Sequence[Columns | Lot], dict[int, int], frozenset[int]]
 
@@ -534,7 +541,7 @@ def _snapshot_batches(
             is_large = isinstance(part, Lot) and part.first_seq in large
             behind = builder.has_places or (builder.has_large and not is_large)
             if builder.nbytes >= limits.BATCH_TARGET_BYTES or (isinstance(part, Lot) and behind):
-                yield builder  # within one batch, messages stand before large ones, and these before places
+                yield builder  # within one batch, messages come before large ones, and large ones before places
                 builder = BatchBuilder()
             if isinstance(part, Lot) and is_large:
                 builder.large(number, part.first_seq, part.messages()[0])
@@ -542,7 +549,7 @@ def _snapshot_batches(
                 builder.enqueue_at(number, part.first_seq, part.messages())
             else:
                 builder.places(number, *part.to_bytes())
-        while counts:  # in batches of their own: the counts of one batch add up, but only to the most that a record holds
+        while counts:  # in batches of their own, because the counts of one batch add up only to the maximum of a record
             yield builder
             builder = BatchBuilder()
             for sequence, count in counts.items():

@@ -1,19 +1,20 @@
-"""Body files: what is left of a log's past, as long as bodies in it are alive, and how a body is read from where it lies.
+"""Body files: files with live bodies that are no part of the log any more; and how a body is read from its place.
 
 A **place** is one unsigned 64-bit number: the number of a file (upper 32 bits) and an offset in it (lower 32 bits). Life of a
-file with bodies: a segment that a checkpoint covers leaves the log and stays as it is; or a compaction writes one; or a peer
-sends one along with a checkpoint. From its first moment it never changes. The newest checkpoint lists it; when a checkpoint does
-not list it any more, it is deleted. So what a start finds and its checkpoint does not list is left over, and goes.
+body file: a segment that a checkpoint covers leaves the log and stays as it is; or a compaction writes a body file; or a peer
+sends one with a checkpoint. A body file never changes. The newest checkpoint lists it; when a checkpoint no longer lists it, it
+is deleted. So a start deletes every body file that its checkpoint does not list.
 
-A file number is unique within one log on one broker, and a broker that gets a snapshot gets the sender's files under the sender's
-numbers. So that these never meet a file of its own with the same number, a file is named by three things: its number, its
-**origin** (which store wrote it) and how many bytes of it are used. Equal names mean equal content, on every broker.
+A file number is unique within one log on one broker. A broker that gets a snapshot gets the sender's files under the sender's
+numbers. So that these do not conflict with the broker's own files of the same numbers, three things name a file: its number, its
+**origin** (which store wrote it), and how many of its bytes are in use. Equal names mean equal content, on every broker.
 
-Layout of `<number>-<origin>-<used>.bodies`: that of a segment, up to `used` bytes: a page of header, then whole batches, end to
-end. Nobody reads the page; what is in a file and how long it is says the checkpoint that lists it.
+Layout of `<number>-<origin>-<used>.bodies`, the same as that of a segment: a page of header, then complete batches without gaps,
+up to `used` bytes. The page is never read: the checkpoint that lists the file says which file it is, and how long.
 
-Invariants: a descriptor is closed only when nobody reads by it; of descriptors that nobody uses, at most `MAX_OPEN` stay open;
-a file that cannot be opened because too many are open is no damage: it is read when there is a descriptor for it.
+Invariants: a descriptor is closed only when nobody reads with it; of the descriptors that nobody uses, at most `MAX_OPEN` stay
+open; when a file cannot be opened because too many files are open, this is not damage: the file is read when a descriptor is
+free.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _DESCRIPTOR_WAIT_S = 0.05
 
 
 class FileInUse(NamedTuple):
-    """A file as a checkpoint lists it: its number, the store that wrote it, and up to where it holds batches, in bytes."""
+    """A file as a checkpoint lists it: its number, the store that wrote it, and the offset at which its last batch ends."""
 
     number: int
     origin: int
@@ -50,12 +51,12 @@ class FileInUse(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of a body file. A segment that a checkpoint covers keeps its own name."""
+        """The name of a body file. A segment that a checkpoint covers keeps its own name instead."""
         return f"{self.number:010d}-{self.origin:016x}-{self.used:010d}{SUFFIX}"
 
 
 class Unreadable(Exception):
-    """A body cannot be read where it should lie. `place` says where; the text names the file and says why."""
+    """A body cannot be read at its `place`. The text names the file and says why."""
 
     def __init__(self, place: int, text: str) -> None:
         super().__init__(text)
@@ -68,12 +69,12 @@ def place_of(number: int, offset: int) -> int:
 
 
 def file_of(place: int) -> int:
-    """The number of the file in which a place lies."""
+    """The file number of a place."""
     return place >> _OFFSET_BITS
 
 
 def offset_of(place: int) -> int:
-    """Where in its file a place lies, in bytes."""
+    """The offset of a place in its file, in bytes."""
     return place & ((1 << _OFFSET_BITS) - 1)
 
 
@@ -88,7 +89,7 @@ def listed(disk: Disk, folder: Path) -> list[FileInUse]:
 
 
 def verify_batches(disk: Disk, fd: int, file: FileInUse, path: Path) -> None:
-    """Check every batch of a file, up to where it is used. BadBatch, which names file and offset, at what is not whole."""
+    """Check every batch in the used part of a file. BadBatch names the file and the offset of the first batch that is damaged."""
     nbytes = disk.size(fd)
     if nbytes < file.used:
         raise BadBatch(f"{path} ends after {nbytes} bytes, and {file.used} are in use")
@@ -102,7 +103,7 @@ def verify_batches(disk: Disk, fd: int, file: FileInUse, path: Path) -> None:
 
 
 class BodyWriter:
-    """A body file being written. Blocks: call it in a thread. Nothing of it counts before `finish` has made it durable."""
+    """Writes a body file. Blocks: call it in a thread. The file does not count before `finish` has made it durable."""
 
     def __init__(self, disk: Disk, folder: Path, number: int, origin: int) -> None:
         """Begin file `number`. StorageError."""
@@ -117,7 +118,7 @@ class BodyWriter:
             raise refused(error, "write bodies to", self._aside) from error
 
     def add(self, batch: bytes) -> int:
-        """Put a sealed batch at the end; returns its place. StorageError."""
+        """Append a sealed batch; returns its place. StorageError."""
         place = place_of(self._number, self.used)
         try:
             write_all(self._disk, self._fd, batch, self.used)
@@ -127,14 +128,14 @@ class BodyWriter:
         return place
 
     def sync(self) -> None:
-        """Have what was written so far on the disk, so that the last sync is short. StorageError."""
+        """Sync what was written so far, so that the last sync is short. StorageError."""
         try:
             self._disk.sync(self._fd)
         except OSError as error:
             raise refused(error, "sync", self._aside) from error
 
     def finish(self) -> FileInUse:
-        """Make it durable under its name. StorageError."""
+        """Make the file durable under its name. StorageError."""
         file = FileInUse(self._number, self._origin, self.used)
         self.sync()
         try:
@@ -146,7 +147,7 @@ class BodyWriter:
         return file
 
     def abort(self) -> None:
-        """Drop it; after `finish`, nothing."""
+        """Delete the unfinished file. Does nothing after `finish`."""
         if self._fd >= 0:
             self._close()
             with contextlib.suppress(OSError):
@@ -167,19 +168,19 @@ class _Open:
 
 
 class Readers:
-    """Read-only descriptors of a log's files, by file number, for any thread. At most `MAX_OPEN` stay open unused."""
+    """Read-only descriptors of a log's files, by file number, for any thread. At most `MAX_OPEN` unused ones stay open."""
 
     def __init__(self, disk: Disk, threads: Threads, path_of: Callable[[int], Path | None]) -> None:
-        """`path_of` says where a file lies now; None when it is gone. It is called in the threads that read."""
+        """`path_of` returns the current path of a file, or None when it no longer exists. The reading threads call it."""
         self._disk = disk
         self._path_of = path_of
         self._lock = threads.condition()
         self._open: OrderedDict[int, _Open] = OrderedDict()
 
     def read(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes at these places: (place, length in bytes) each, and in their order.
+        """The bytes at these spans, each (place, length in bytes), in the same order.
 
-        Unreadable: the disk refuses, or the file ends before, or it is gone.
+        Unreadable: the disk refuses, the file is too short, or it no longer exists.
         """
         found = [b""] * len(spans)
         for group in _together(spans):
@@ -196,12 +197,12 @@ class Readers:
         data = self._read(place, nbytes, alone=True)
         assert data is not None
         if len(data) < nbytes:
-            text = f"{self._path_of(file_of(place))} ends before byte {offset_of(place) + nbytes}, where a body should"
+            text = f"{self._path_of(file_of(place))} ends before byte {offset_of(place) + nbytes}, the end of a body"
             raise Unreadable(place, text)
         return data
 
     def _read(self, place: int, nbytes: int, *, alone: bool) -> bytes | None:
-        """None when the disk refuses several bodies at once, so that each is tried by itself."""
+        """Read one span. None when the disk refuses a span of several bodies: then the caller reads each body by itself."""
         with self._using(place) as fd:
             try:
                 return self._disk.read(fd, nbytes, offset_of(place))
@@ -232,7 +233,7 @@ class Readers:
     def _opened(self, place: int) -> int:
         path = self._path_of(file_of(place))
         if path is None:
-            raise Unreadable(place, f"there is no file {file_of(place)} in this log (any more)")
+            raise Unreadable(place, f"this log has no file {file_of(place)} (any more)")
         while True:
             try:
                 return self._disk.open(path, os.O_RDONLY)
@@ -248,7 +249,8 @@ class Readers:
             self._disk.close(self._open.pop(number).fd)
 
     def forget(self, numbers: Sequence[int] | None = None) -> None:
-        """These files (None: all) are about to be deleted, or their numbers now mean others: read by no old descriptor."""
+        """Stop using the open descriptors of these files (None: all), because the files are about to be deleted or their numbers
+        now mean other files."""
         with self._lock:
             for number in list(self._open) if numbers is None else numbers:
                 held = self._open.pop(number, None)
@@ -259,7 +261,7 @@ class Readers:
 
 
 def _together(spans: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-    """Indexes of spans that one read gets: near each other in one file."""
+    """Group the indexes of spans that are near each other in one file, so that one read gets each group."""
     group: list[int] = []
     start = end = 0
     for at in sorted(range(len(spans)), key=lambda at: spans[at][0]):

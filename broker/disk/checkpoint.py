@@ -1,19 +1,20 @@
-"""Checkpoints: what is alive at one index, in one file that names the files in which the bodies lie, so that the log before it
-can go.
+"""Checkpoints: one file with what is alive at one index and with the names of the files that have the bodies, so that the log up
+to this index can be deleted.
 
-A checkpoint's life: sealed snapshot batches (definitions, and the places of messages) are written end to end into a file aside,
-with a trailer that says how many they are and the checksum of everything; the file is synced, renamed in and the folder synced.
-Only then may older checkpoints, and after them the log's segments and the body files that it does not list, be deleted. So a
-crash at any moment leaves a whole checkpoint with all that it needs: the old one, the new one, or both.
+Life of a checkpoint: sealed snapshot batches (definitions, and the places of messages) are written to a temporary file, followed
+by a trailer with their number and a checksum of everything. The file is synced, renamed to its name, and the folder is synced.
+Only then may older checkpoints be deleted, and after them the log's segments and the body files that the new one does not list.
+So a crash at any moment leaves a complete checkpoint with all files that it needs: the old one, the new one, or both.
 
-A backup that lacks what was deleted gets the same file, and those that it lists: see `transfer`.
+A backup that lacks batches which were deleted gets this same file and the files that it lists: see `transfer`.
 
-Layout, little-endian: magic "USC1", version, bytes of JSON, index, epoch, CRC-32C of these and of the JSON; the JSON; batches end
-to end; magic "USCE", number of batches, bytes of batches, CRC-32C of everything before it. A file that was cut lacks the trailer.
+Layout, little-endian: magic "USC1", version, bytes of JSON, index, epoch, CRC-32C of these fields and of the JSON; the JSON;
+batches without gaps; magic "USCE", number of batches, bytes of batches, CRC-32C of everything before it. A file that was cut off
+has no trailer.
 
-The JSON: `members`; `next`, the file number that comes next; `origin`, which store wrote this; `tail`, the place of the batch
-after `index` in that store; `files`, of each file that it needs number, origin and bytes in use. In version 1 it was the members
-alone, and the batches held the bodies.
+The JSON: `members`; `next`, the next file number; `origin`, which store wrote this checkpoint; `tail`, the place of the batch
+after `index` in that store; `files`, for each file that it needs its number, origin and bytes in use. In version 1 the JSON had
+only the members, and the batches had the bodies.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from broker.disk.files import Disk
 
 VERSION = 2
 WITH_BODIES = 1
-"""The version whose checkpoints hold the bodies themselves."""
+"""The version whose checkpoints have the bodies in them."""
 _SUFFIX = ".checkpoint"
 _HEAD = struct.Struct("<4sIIQQ")
 _HEAD_MAGIC = b"USC1"
@@ -45,22 +46,23 @@ _TRAILER = struct.Struct("<4sQQI")
 _TRAILER_MAGIC = b"USCE"
 _CRC = struct.Struct("<I")
 FIXED_BYTES = _HEAD.size + _CRC.size
-"""Of the head, before its JSON."""
+"""Bytes of the head before its JSON."""
 _BLOCK = 4 * 1024 * 1024
 MAX_HEAD_BYTES = 16 * 1024 * 1024
 
 
 class CheckpointGone(LookupError):
-    """A newer checkpoint has replaced this one. Ask for the newest again and start from its beginning."""
+    """A newer checkpoint has replaced this one. Get the newest one and start again at its beginning."""
 
 
 class LogFiles(NamedTuple):
-    """What a checkpoint says of the files of its log. `origin`: the store that wrote it, to which alone `tail` speaks."""
+    """The files of a log, as its checkpoint lists them. `origin`: the store that wrote the checkpoint; `tail` is valid only for
+    this store."""
 
     origin: int = 0
     next_number: int = 1
     tail: int = 0
-    """The place where the batch after the checkpoint's index begins, or will; 0: not known."""
+    """The place at which the batch after the checkpoint's index begins, or will begin; 0: unknown."""
     in_use: tuple[FileInUse, ...] = ()
 
 
@@ -69,8 +71,8 @@ _NO_FILES = LogFiles()
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A whole, verified checkpoint on disk: the state after the batch `index` of `epoch`, with the `members` of that moment.
-    `nbytes` is its own length."""
+    """A complete, verified checkpoint on disk: the state after batch `index` of `epoch`, with the `members` at that index.
+    `nbytes` is the length of the checkpoint file."""
 
     path: Path
     index: int
@@ -82,14 +84,14 @@ class Checkpoint:
 
     @property
     def bytes_with_files(self) -> int:
-        """Its length and what is in use of its files: what a peer needs of it."""
+        """Bytes that a peer must get: the checkpoint file and the used part of the files that it lists."""
         return self.nbytes + sum(file.used for file in self.files.in_use)
 
     @staticmethod
     def newest(folder: Path, *, disk: Disk) -> Checkpoint | None:
-        """The newest checkpoint of a log's folder that is whole (every byte is read), or None.
+        """The newest complete checkpoint in a log's folder, or None. Reads and verifies every byte.
 
-        One that another thread replaces meanwhile is passed over for what has replaced it.
+        If another thread replaces a checkpoint meanwhile, the newer one is used.
         """
         passed: set[Path] = set()
         while left := [path for path in listed(disk, folder) if path not in passed]:
@@ -100,7 +102,7 @@ class Checkpoint:
 
     @staticmethod
     def read(path: Path, *, disk: Disk) -> Iterator[bytes]:
-        """The snapshot batches, each verified. BadBatch names the file and the offset where it is damaged."""
+        """The snapshot batches, each verified. BadBatch names the file and the offset of the damage."""
         with opened(disk, path) as fd:
             offset = read_head(disk, fd, path).nbytes
             end = disk.size(fd) - _TRAILER.size
@@ -116,13 +118,13 @@ class Checkpoint:
 
 
 def listed(disk: Disk, folder: Path) -> list[Path]:
-    """The checkpoint files of a folder, oldest first, whole or not."""
+    """The checkpoint files of a folder, the oldest first, including damaged ones."""
     names = (name for name in disk.names(folder) if name.endswith(_SUFFIX) and len(name) == 20 + len(_SUFFIX))
     return [folder / name for name in sorted(names) if name[:20].isdecimal()]
 
 
 def load(path: Path, *, disk: Disk) -> Checkpoint:
-    """Check a checkpoint's every byte. BadBatch says what is wrong with it; CheckpointGone; NewerFormat."""
+    """Read a checkpoint and verify every byte of it. BadBatch says what is wrong; CheckpointGone; NewerFormat."""
     with opened(disk, path) as fd:
         head = read_head(disk, fd, path)
         nbytes = disk.size(fd)
@@ -140,7 +142,8 @@ def load(path: Path, *, disk: Disk) -> Checkpoint:
 
 
 def identity(disk: Disk, fd: int, found: Checkpoint) -> int:
-    """The checksum that ends this checkpoint, which is open as `fd`: two with the same are the same, byte for byte."""
+    """The checksum at the end of a checkpoint, which is open as `fd`. Checkpoints with the same checksum are the same, byte for
+    byte."""
     return int(_CRC.unpack(read_whatever(disk, fd, _CRC.size, found.nbytes - _CRC.size))[0])
 
 
@@ -156,7 +159,8 @@ def write(
 ) -> Checkpoint:
     """Write a checkpoint durably; older ones stay. Blocks: call it in a thread (`Journal.write_checkpoint` does).
 
-    StorageError when the disk refuses; nothing is left of it then, as when `batches` itself raises.
+    StorageError when the disk refuses. After this error, and after an error that `batches` raises, no part of the new checkpoint
+    is left.
     """
     path = path_of(folder, index)
     aside = path.with_name(path.name + ASIDE)
@@ -176,12 +180,12 @@ def write(
 
 
 def path_of(folder: Path, index: int) -> Path:
-    """The file of the checkpoint of this index."""
+    """The path of the checkpoint of this index."""
     return folder / f"{index:020d}{_SUFFIX}"
 
 
 def remove_older(than: Checkpoint, *, disk: Disk) -> None:
-    """Delete the checkpoints before this one, which must be durable. OSError when the disk refuses."""
+    """Delete the checkpoints that are older than this one, which must be durable. OSError when the disk refuses."""
     for path in listed(disk, than.path.parent):
         if path.name < than.path.name:
             unlink_if_there(disk, path)
@@ -190,11 +194,11 @@ def remove_older(than: Checkpoint, *, disk: Disk) -> None:
 
 @contextlib.contextmanager
 def opened(disk: Disk, path: Path) -> Iterator[int]:
-    """A descriptor of a checkpoint while it is needed. CheckpointGone."""
+    """A descriptor of a checkpoint, which is closed at the end. CheckpointGone."""
     try:
         fd = disk.open(path, os.O_RDONLY)
     except FileNotFoundError:
-        raise CheckpointGone(f"there is no checkpoint {path} (any more)") from None
+        raise CheckpointGone(f"checkpoint {path} does not exist (any more)") from None
     try:
         yield fd
     finally:
@@ -216,7 +220,7 @@ def _head(index: int, epoch: int, members: dict[str, Any], files: LogFiles) -> b
 
 
 def _write_content(disk: Disk, fd: int, head: bytes, batches: Iterable[bytes]) -> int:
-    """Head, batches and trailer; returns the bytes of all of them."""
+    """Write head, batches and trailer; returns the number of bytes."""
     write_all(disk, fd, head, 0)
     offset = len(head)
     crc = google_crc32c.value(head)
@@ -235,7 +239,7 @@ class Head(NamedTuple):
     """A checkpoint's head, and its length in bytes."""
 
     version: int
-    index: int  # type: ignore[assignment]  # nobody searches in a head
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     epoch: int
     members: dict[str, Any]
     files: LogFiles
@@ -243,21 +247,22 @@ class Head(NamedTuple):
 
 
 def read_head(disk: Disk, fd: int, path: Path) -> Head:
-    """What stands before the first batch. BadBatch; NewerFormat."""
+    """Read the head, the part before the first batch. BadBatch; NewerFormat."""
     fixed = read_whatever(disk, fd, FIXED_BYTES, 0)
     text = read_whatever(disk, fd, min(head_bytes(fixed, path), MAX_HEAD_BYTES), len(fixed))
     return parse_head(fixed + text, path)
 
 
 def head_bytes(data: bytes, path: Path) -> int:
-    """How many bytes of JSON belong to the head that begins like this. BadBatch when none does, or too few are given."""
+    """The length in bytes of the JSON of the head that begins with `data`. BadBatch when this is no head, or `data` is too
+    short."""
     if len(data) < FIXED_BYTES or not data.startswith(_HEAD_MAGIC):
         raise BadBatch(f"{path} does not begin like a checkpoint")
     return int(_HEAD.unpack_from(data)[2])
 
 
 def parse_head(data: bytes, path: Path) -> Head:
-    """The head that stands at the beginning of these bytes. BadBatch; NewerFormat."""
+    """The head at the beginning of these bytes. BadBatch; NewerFormat."""
     start = FIXED_BYTES
     text = data[start : start + head_bytes(data, path)]
     _, version, _, index, epoch = _HEAD.unpack_from(data)

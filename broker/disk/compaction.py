@@ -1,12 +1,13 @@
-"""Compaction: what is alive in files that hold little of it is copied to one new file, so that they can go.
+"""Compaction: copies the live messages of files that have few of them to one new file, so that the old files can be deleted.
 
-A compaction's life: the reactor lists the live runs of some files; a thread reads each run, verifies it, and puts what is alive
-of it into ordinary batches in a new body file, no faster than it is told to; the file is synced and named; the reactor tells the
-queues where their messages lie now, has a checkpoint written that says so, and then the old files are deleted, because no
-checkpoint lists them any more. A crash at any step leaves files that the newest checkpoint does not list, and nothing else.
+Life of a compaction: the reactor lists the live runs of some files. A thread reads each run, verifies it, and writes its live
+messages as ordinary batches to a new body file, at a limited rate. The file is synced and gets its name. The reactor tells the
+queues the new places of their messages, and has a checkpoint written with these places. Then the old files are deleted, because
+no checkpoint lists them any more. A crash at any step leaves at most files that the newest checkpoint does not list.
 
-Invariants: a run whose checksum is wrong is not copied, and ends the compaction; nothing is replaced before the new file is
-durable; what died meanwhile is not brought back, since the queues replace only places at which they still hold a message.
+Invariants: a run whose checksum is wrong is not copied, and ends the compaction; no place is replaced before the new file is
+durable; messages that were removed meanwhile do not come back, because queues replace only the places of messages that they still
+have.
 """
 
 from __future__ import annotations
@@ -24,25 +25,26 @@ from broker.disk.bodies import BodyWriter, FileInUse, Unreadable
 from broker.disk.threads import Event
 
 SYNC_BYTES = 8 * 1024 * 1024
-"""So much is written between two syncs, so that the log's own syncs never queue behind more."""
+"""Bytes that are written between two syncs, so that a sync of the log never waits for more than this."""
 
 Read = Callable[[list[tuple[int, int]]], list[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a compaction made: the new file, and the moves by queue number, those of one run together."""
+    """The result of a compaction: the new file, and for each queue number the moves of its messages; the moves of one run are
+    together."""
 
     file: FileInUse
     moves: list[tuple[int, list[Move]]]
 
 
 class GivenUp(Exception):
-    """The journal closes."""
+    """The compaction was stopped because the journal closes."""
 
 
 class Pace:
-    """Holds a thread back so that it goes through `bytes_per_s`, and ends it when the journal closes. 0: no bound."""
+    """Limits a thread to `bytes_per_s` (0: no limit), and stops it when the journal closes."""
 
     def __init__(self, bytes_per_s: int, seconds: Callable[[], float], closing: Event) -> None:
         self._bytes_per_s = bytes_per_s
@@ -52,7 +54,7 @@ class Pace:
         self._done = 0
 
     def spend(self, nbytes: int) -> None:
-        """So much was read or written. GivenUp."""
+        """Count bytes that were read or written, and wait as the limit demands. GivenUp when the journal closes."""
         self._done += nbytes
         ahead_s = 0.0
         if self._bytes_per_s:
@@ -62,9 +64,9 @@ class Pace:
 
 
 def copy(runs: Iterable[tuple[int, LiveRun]], read: Read, writer: BodyWriter, pace: Pace) -> Compacted:
-    """Copy runs, each with the number of its queue, into a new file, and make that durable. Blocks: call it in a thread.
+    """Copy runs, each with the number of its queue, to a new file, and make it durable. Blocks: call it in a thread.
 
-    Unreadable, with the place of the run that cannot be read or has rotted; StorageError; GivenUp.
+    Unreadable names the place of a run that cannot be read or is damaged; StorageError; GivenUp.
     """
     moves: dict[int, list[Move]] = {}
     waiting: list[tuple[int, int, int, int]] = []
@@ -101,7 +103,7 @@ def copy(runs: Iterable[tuple[int, LiveRun]], read: Read, writer: BodyWriter, pa
 
 
 def _live(run: LiveRun, read: Read, pace: Pace) -> Iterator[tuple[int, int, list[bytes]]]:
-    """First sequence, place and messages of each stretch of a run that is to be copied."""
+    """First sequence, place and messages of each stretch of live messages in a run."""
     (payload,) = read([(run.place, run.nbytes)])
     pace.spend(len(payload))
     found = google_crc32c.value(payload)

@@ -1,11 +1,11 @@
-"""A checkpoint of version 1, which holds the bodies themselves, becomes one that says where they lie.
+"""Converts a checkpoint of version 1, which has the bodies in it, to a checkpoint with the places of the bodies.
 
-A conversion's life: at the first start of a newer program, the old checkpoint's batches are put into body files as they are,
-and applied to a state that keeps places alone; the files are synced and named; then the new checkpoint takes the old one's name.
-It needs room for the bodies once more until then. A crash before that leaves the old checkpoint, and files that it does not list;
-the next start removes these and converts it again.
+Life of a conversion: at the first start of a newer program, the batches of the old checkpoint are copied to body files without
+changes, and applied to a state that keeps only places. The files are synced and get their names. Then the new checkpoint replaces
+the old one under the same name. Until then the disk has all bodies twice. A crash before that leaves the old checkpoint and files
+that it does not list; the next start removes these files and converts it again.
 
-The log's segments need no conversion: their batches are read in either format, and each gets a file number when it is opened.
+The log's segments need no conversion: batches of both formats are read, and each segment gets a file number when it is opened.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILE_BYTES = 16 * 1024 * 1024
 
 
 class _Files:
-    """Body files, one after another, none much larger than `FILE_BYTES`."""
+    """Writes body files, one after the other, none much larger than `FILE_BYTES`."""
 
     def __init__(self, disk: Disk, folder: Path, take_number: Callable[[], int], origin: int) -> None:
         self.done: dict[int, FileInUse] = {}
@@ -54,7 +54,7 @@ class _Files:
 
 
 def converted(old: Checkpoint, take_number: Callable[[], int], origin: int, *, disk: Disk) -> Checkpoint:
-    """The same state in a checkpoint of this version, durable, in the old one's place. StorageError, BadBatch."""
+    """Replace `old` durably by a checkpoint of this version with the same state. StorageError, BadBatch."""
     folder = old.path.parent
     state, files = State(keeps_bodies=False), _Files(disk, folder, take_number, origin)
     try:
@@ -67,7 +67,7 @@ def converted(old: Checkpoint, take_number: Callable[[], int], origin: int, *, d
     finally:
         files.abort()
     alive = sorted(number for number, nbytes in state.live_by_file.items() if nbytes)
-    assert all(number in files.done for number in alive), "a body lies in a file that was just written"
+    assert all(number in files.done for number in alive), "all bodies are in files that were just written"
     in_use = LogFiles(origin, take_number(), 0, tuple(files.done[number] for number in alive))
     batches = (builder.seal(old.epoch, old.index, 0) for builder in state.snapshot())
     return checkpoint.write(folder, old.index, old.epoch, old.members, batches, in_use, disk=disk)

@@ -1,10 +1,10 @@
-"""What it takes for bytes to survive a power cut: files replaced whole, folders synced, and what it means when that fails.
+"""Steps that make bytes survive a power cut: files are replaced as a whole and folders are synced; and the errors of these steps.
 
-A small file's life here: its new content is written beside it, synced, renamed over it, and the folder is synced. A crash at any
-moment leaves the old content or the new one, never a mixture, because a rename within a folder is atomic and the content was
-durable before it. What is left of an unfinished write is a file ending in `.tmp`, which the next start removes.
+Life of a small file: its new content is written to another file, synced, and renamed to its name, and the folder is synced. A
+crash at any moment leaves the old content or the new one, never a mixture, because a rename within a folder is atomic and the
+content is durable before it. An unfinished write leaves a file whose name ends in `.tmp`, which the next start removes.
 
-Invariant: after a failed sync nothing may be assumed of what the disk holds, so a `StorageError` that is `fatal` is final.
+Invariant: after a failed sync nobody knows what is on the disk, so a `StorageError` that is `fatal` is final.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _PAGE = 4096
 
 
 class StorageError(Exception):
-    """The disk refused. `fatal` is false when it is merely full, or when no more files can be open: nothing was lost, and the
-    write may be tried again."""
+    """The disk refused. `fatal` is false when the disk is only full, or when too many files are open: then nothing is lost, and
+    the write may be tried again."""
 
     def __init__(self, text: str, *, fatal: bool) -> None:
         super().__init__(text)
@@ -38,22 +38,22 @@ class StorageError(Exception):
 
 
 class DamagedStore(Exception):
-    """A file of the store cannot be what was written there. The text names the file and says what to do."""
+    """A file of the store does not have the content that was written. The text names the file and says what to do."""
 
 
 class NewerFormat(DamagedStore):
-    """The file was written by a later version of the program. It was not touched."""
+    """The file was written by a later version of the program. It has not been changed."""
 
 
 def write_all(disk: Disk, fd: int, data: bytes, offset: int) -> None:
-    """Write the whole of `data` at `offset`, however many calls that takes."""
+    """Write all of `data` at `offset`, with as many calls as necessary."""
     written = 0
     while written < len(data):
         written += disk.write(fd, [data[written:] if written else data], offset + written)
 
 
 def read_whatever(disk: Disk, fd: int, nbytes: int, offset: int) -> bytes:
-    """Read even where sectors are unreadable: their pages come back as 0xFF, which no checksum accepts."""
+    """Read up to `nbytes`, even if sectors are unreadable: their pages are returned as 0xFF bytes, which no checksum accepts."""
     try:
         data = disk.read(fd, nbytes, offset)
     except OSError as error:
@@ -62,9 +62,9 @@ def read_whatever(disk: Disk, fd: int, nbytes: int, offset: int) -> bytes:
     else:
         if not data or len(data) == nbytes or offset + len(data) >= disk.size(fd):
             return data
-        # What stops short of the file's end has stopped before an unreadable page: there is more behind it.
+        # A read that ends before the end of the file has met an unreadable page; readable bytes may follow it.
         return data + read_whatever(disk, fd, nbytes - len(data), offset + len(data))
-    if offset // _PAGE < (offset + nbytes - 1) // _PAGE:  # by the page of the file: a read over two would lose the sound one too
+    if offset // _PAGE < (offset + nbytes - 1) // _PAGE:  # page by page: one read of two pages would lose the good one too
         edges = [offset, *range((offset // _PAGE + 1) * _PAGE, offset + nbytes, _PAGE), offset + nbytes]
         return b"".join(read_whatever(disk, fd, stop - start, start) for start, stop in pairwise(edges))
     present = disk.size(fd) - offset
@@ -72,10 +72,10 @@ def read_whatever(disk: Disk, fd: int, nbytes: int, offset: int) -> bytes:
 
 
 def sync_or_stop(disk: Disk, fd: int, path: Path) -> None:
-    """Sync a file that stays in use. Whatever makes that fail is fatal, a full disk too: written pages may have been dropped.
+    """Sync a file that stays in use. Any error is fatal, also a full disk, because the kernel may have dropped written pages.
 
-    They may stand in the page cache all the same, clean, as if they had been written: it is told to let go of them, so that the
-    next start reads what the disk has.
+    These pages may still be in the page cache, marked as clean. So the page cache is told to drop them, and the next start reads
+    what is really on the disk.
     """
     try:
         disk.sync(fd)
@@ -87,13 +87,13 @@ def sync_or_stop(disk: Disk, fd: int, path: Path) -> None:
 
 
 def unlink_if_there(disk: Disk, path: Path) -> None:
-    """Remove a name, if there is such a one. OSError."""
+    """Remove a file, if it exists. OSError."""
     with contextlib.suppress(FileNotFoundError):
         disk.unlink(path)
 
 
 def replace_durably(disk: Disk, path: Path, data: bytes) -> None:
-    """Give `path` this content, all or nothing. StorageError when the disk refuses; the old content then still stands."""
+    """Replace the content of `path` completely or not at all. StorageError when the disk refuses; then the old content stays."""
     aside = path.with_name(path.name + ASIDE)
     try:
         fd = disk.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -111,7 +111,7 @@ def replace_durably(disk: Disk, path: Path, data: bytes) -> None:
 
 
 def remove_durably(disk: Disk, path: Path) -> None:
-    """Remove a file, if it is there, so that no power cut brings it back. StorageError when the disk refuses."""
+    """Remove a file, if it exists, durably: a power cut does not bring it back. StorageError when the disk refuses."""
     try:
         unlink_if_there(disk, path)
         disk.sync_folder(path.parent)
@@ -120,7 +120,7 @@ def remove_durably(disk: Disk, path: Path) -> None:
 
 
 def refused(error: OSError, doing: str, path: Path | str) -> StorageError:
-    """The StorageError for what the operating system answered."""
+    """The StorageError for an error of the operating system."""
     if error.errno in NO_ROOM:
         return StorageError(f"cannot {doing} {path}: {error.strerror}; make room on that disk", fatal=False)
     if error.errno in NO_DESCRIPTORS:
@@ -132,7 +132,7 @@ def refused(error: OSError, doing: str, path: Path | str) -> StorageError:
 
 
 def exists(disk: Disk, path: Path) -> bool:
-    """Whether there is a file or folder of this name. OSError."""
+    """Whether a file or folder of this name exists. OSError."""
     try:
         disk.status(path)
     except FileNotFoundError:
@@ -141,14 +141,14 @@ def exists(disk: Disk, path: Path) -> bool:
 
 
 def read_small(disk: Disk, path: Path) -> bytes:
-    """The whole of a small file. FileNotFoundError, OSError."""
+    """The whole content of a small file. FileNotFoundError, OSError."""
     with opened(disk, path) as fd:
         return disk.read(fd, disk.size(fd), 0)
 
 
 @contextlib.contextmanager
 def opened(disk: Disk, path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
-    """A descriptor while it is needed."""
+    """A descriptor of a file, which is closed at the end. OSError."""
     fd = disk.open(path, flags)
     try:
         yield fd
@@ -163,7 +163,7 @@ def seal_json(content: dict[str, Any]) -> bytes:
 
 
 def unseal_json(data: bytes) -> dict[str, Any] | None:
-    """What `seal_json` made these bytes of; None when they have been altered."""
+    """The content that `seal_json` encoded as these bytes; None when they have been altered."""
     line, newline, checksum = data.partition(b"\n")
     line += newline
     if checksum != b"%08x\n" % google_crc32c.value(line):
@@ -173,7 +173,7 @@ def unseal_json(data: bytes) -> dict[str, Any] | None:
 
 
 def read_json(disk: Disk, path: Path) -> dict[str, Any] | None:
-    """What `seal_json` wrote to this file; None when there is no such file. DamagedStore when it has been altered."""
+    """The content of a file that `seal_json` encoded; None when there is no such file. DamagedStore when it has been altered."""
     try:
         data = read_small(disk, path)
     except FileNotFoundError:

@@ -1,30 +1,32 @@
-"""What a log's folder holds at the start, and how what a crash or decay did to it is put right.
+"""Recovery: reads the folder of a log at the start, and repairs what a crash or decay did to it.
 
 The files of a log::
 
-    hard-state                        epoch and vote, twice
-    00000000000000000042.checkpoint   what was alive at index 42, and in which files the bodies lie
+    hard-state                        epoch and vote, two copies
+    00000000000000000042.checkpoint   what was alive at index 42, and the names of the files with the bodies
     00000000000000000043.seg          the batches from 43 on
-    0000000007-<origin>-<used>.bodies bodies that are alive; a segment that the checkpoint covers may hold some too
-    whole                             this store has once caught up with its cluster; without it, it is blank
-    floor                             the newest batch known to have been lost to damage
-    reset                             the log is being dropped, to go on after the index that it says
-    damaged                           a body that was acknowledged has rotted, and where
-    damaged-*                         what was cut out, for people; at most three
-    *.tmp                             unfinished; removed
+    0000000007-<origin>-<used>.bodies live bodies; a segment that the checkpoint covers may have some too
+    whole                             this store has caught up with its cluster at least once; without this file it is blank
+    floor                             the newest batch that is known to be lost by damage
+    reset                             the log is being dropped; afterwards it continues after the index in this file
+    damaged                           a body of an acknowledged batch has rotted; the file says where
+    damaged-*                         damaged bytes that were removed, for people to look at; at most three files
+    *.tmp                             unfinished; removed at the start
 
-Recovery's life: remove what is unfinished; load the newest checkpoint that is whole and whose files are all there; walk through
-the segments, from where the checkpoint ends, for as long as batches follow each other; at the first thing that is wrong, decide
-between a torn group (cut it, nobody relied on it) and damage; then see whether the checkpoint and the log fit together, and
-remove the files with bodies that it does not list. What it covers is not read: a body is verified when it is needed.
+Life of a recovery: it removes unfinished files, and loads the newest checkpoint that is complete and whose files all exist. It
+reads the segments from the end of the checkpoint, as long as each batch follows the one before. At the first fault it decides
+whether this is a torn group, which it cuts off because nobody relied on it, or damage. Then it checks that the checkpoint and the
+log fit together, and removes the body files that the checkpoint does not list. It does not read the bodies that the checkpoint
+covers: a body is verified when it is needed.
 
-Damage means that batches are gone which this broker has acknowledged. It must not vote as if it had never had them, or they
-could be lost for all (Alagappan et al., FAST '18): so the newest batch known to have been there is noted, synced, as the
-**floor** *before* anything is cut, and stays until the log is level with a primary again. If the very extent of the loss is
-unknown, the store becomes blank. Whatever is cut out is moved aside first. Each step may be interrupted and done again.
+Damage means that batches are lost which this broker has acknowledged. The broker must not vote as if it had never had them, or
+the cluster could lose them (Alagappan et al., FAST '18). So recovery saves and syncs the newest batch that is known to have been
+there, the **floor**, *before* it cuts anything. The floor stays until the log has caught up with a primary. If nobody can tell
+how much is lost, the store becomes blank. Bytes that are cut out are copied to another file first. Every step may be interrupted
+and done again.
 
-A body that rots is found long after its batch was acknowledged. Then the whole store has to come from the primary again: the note
-`damaged` has the next start take the log's end as the floor and begin with an empty log.
+A rotten body is found long after its batch was acknowledged. Then the broker must get the whole store from the primary again: the
+file `damaged` makes the next start use the end of the log as the floor, and begin with an empty log.
 """
 
 from __future__ import annotations
@@ -69,31 +71,34 @@ _BLOCK = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a start found. `entries` are the batches after the checkpoint (all of them without one), consecutive."""
+    """The result of a recovery. `entries` are the batches after the checkpoint, or all batches if there is none; their indexes
+    are consecutive."""
 
     epoch: int
     voted_for: str | None
     checkpoint: Checkpoint | None
     entries: list[Entry]
     blank: bool
-    """This store has never been level with its cluster (`Journal.floor_passed` says that it is), or nobody can tell any more."""
+    """This store has never caught up with its cluster (`Journal.floor_passed` records that it has), or this is unknown because of
+    damage."""
     floor: Position | None
-    """Acknowledged batches up to here were lost to damage: grant no vote and seek none for a log that is older (vote_floor)."""
+    """Acknowledged batches up to this position were lost by damage: while the log is older than this, the broker asks for no
+    votes, and it grants none to a log that is older than this (vote_floor)."""
     torn_bytes: int
-    """Bytes of an unfinished last write that were cut off; nobody was told that they were durable."""
+    """Bytes of an unfinished last write that were cut off. They were never acknowledged."""
     notes: list[str]
-    """What was repaired, in sentences for the broker's log."""
+    """Sentences for the broker's log that say what was repaired."""
     bodies: dict[int, Body]
-    """By number, the files with bodies that are no part of the log."""
+    """The body files that are no part of the log, by file number."""
     next_number: int
-    """The file number that comes next."""
+    """The next file number."""
     attested: dict[str, Any] | None = None
-    """What a witness has in the place of a log."""
+    """The position that a witness attests; a witness has this instead of a log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A file with bodies: where it lies, how it is listed, and the bytes that it takes on the disk."""
+    """A body file: its path, its entry in the checkpoint, and its bytes on disk."""
 
     path: Path
     file: FileInUse
@@ -102,7 +107,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A segment as far as it belongs to the log: its first batch there, which stands at `offset` and follows `before`."""
+    """The part of a segment that belongs to the log: its first batch `first_index` is at `offset` and follows `before`."""
 
     first_index: int
     path: Path
@@ -112,7 +117,7 @@ class _Part:
 
 @dataclass(slots=True)
 class _Recovery:
-    """Recovery under way in one folder."""
+    """The state of a recovery in one folder."""
 
     folder: Path
     disk: Disk
@@ -121,7 +126,7 @@ class _Recovery:
     """The file number of each segment that has one."""
     next_number: int = 1
     bodies: dict[int, Body] = field(default_factory=dict)
-    """What the checkpoint lists, by number."""
+    """The files that the checkpoint lists, by file number."""
     kept: list[Segment] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -129,11 +134,11 @@ class _Recovery:
 
     @property
     def end(self) -> Position | None:
-        """The last batch of the log as far as it is known to be good."""
+        """The last batch of the log that is known to be good; None before the first segment is open."""
         return self.kept[-1].last if self.kept else None
 
     def look_at_files(self) -> None:
-        """Learn which file numbers are taken."""
+        """Find out which file numbers are in use."""
         for _, path in segments.listed(self.disk, self.folder):
             with opened(self.disk, path) as fd:
                 head = segments.read_head(self.disk, fd, path)
@@ -143,12 +148,13 @@ class _Recovery:
         self.next_number = max([self.next_number, *(number + 1 for number in taken)])
 
     def take_number(self) -> int:
-        """The next file number."""
+        """Return the next file number, and count it as used."""
         self.next_number += 1
         return self.next_number - 1
 
     def log_after(self, found: Checkpoint | None) -> list[_Part]:
-        """The segments that the checkpoint does not cover, and where in them the log after it begins."""
+        """The segments that the checkpoint does not fully cover, each from the offset at which the log after the checkpoint
+        begins."""
         parts = [_Part(first, path, FIRST_BATCH) for first, path in segments.listed(self.disk, self.folder)]
         if found is None:
             return parts
@@ -162,7 +168,8 @@ class _Recovery:
         return parts[at:]
 
     def walk(self, base: Position, parts: list[_Part]) -> None:
-        """Go through the segments; afterwards `kept` and `entries` are the good ones, and all else is cut or gone."""
+        """Read the segments. Afterwards `kept` and `entries` have the good segments and batches, and the rest is cut off or
+        removed."""
         for at, part in enumerate(parts):
             following = parts[at + 1].first_index if at + 1 < len(parts) else None
             before = self.end or Position(0, min(base.index, part.first_index - 1))
@@ -178,19 +185,19 @@ class _Recovery:
                 return
 
     def open(self, part: _Part) -> tuple[Segment, Window]:
-        """Open a segment and read what its head says; one that has no file number gets one."""
+        """Open a segment and read its header. A segment without a file number gets one."""
         path = part.path
         fd = self.disk.open(path, os.O_RDWR)
         size = self.disk.size(fd)
         head = segments.read_head(self.disk, fd, path)
         mark = segments.read_mark(self.disk, fd)
         if size < FIRST_BATCH or (head is None and mark is None):
-            self.become_blank(f"segment {path} ({size} bytes) has lost its header, so its content is unknown")
+            self.become_blank(f"segment {path} ({size} bytes) has no readable header, so its content is unknown")
         prev_epoch = head.prev_epoch if head is not None else self.kept[-1].last.epoch if self.kept else 0
         before = part.before or Position(prev_epoch, part.first_index - 1)
         number = self.numbers.get(path) or self.take_number()
         if head is None:
-            self.notes.append(f"segment {path}: its header was damaged and is written anew")
+            self.notes.append(f"segment {path}: its header was damaged and has been written again")
         if head is None or not head.number:
             segments.write_head(self.disk, fd, number, before)
             sync_or_stop(self.disk, fd, path)
@@ -200,20 +207,21 @@ class _Recovery:
         return segment, Window(self.disk, fd, size)
 
     def take(self, segment: Segment, window: Window) -> None:
-        """Enter the good batches of a segment."""
+        """Add the good batches of a segment to `entries`."""
         for _, header in segments.whole_batches(window, segment.last, segment.end):
             segment.add(header.length, header.epoch)
             self.entries.append(Entry(header.index, header.epoch, header.length, header.n_records, header.flags))
 
     def end_of_log(self, segment: Segment, window: Window) -> None:
-        """The newest segment's good batches end: in zeros, in a torn group, or in damage.
+        """Decide what follows the good batches of the newest segment: zeros, a torn group or damage.
 
-        They are synced first: a process that was killed may have written what was never synced, and it counts from here on.
+        The good batches are synced first: a process that was killed may have written them without a sync, and from now on they
+        count.
         """
         sync_or_stop(self.disk, segment.fd, segment.path)
         stop = segment.end
         dirty_end = window.content_end(stop)
-        unmarked = segment.mark.number == 0  # then whole batches further on are the only sign left
+        unmarked = segment.mark.number == 0  # without a mark, only complete batches behind the fault can show that it is damage
         if stop < segment.mark.end or (unmarked and segments.newest_beyond(window, stop, segment.last)):
             self.lose([], window, _where(segment, window, None))
         elif dirty_end > stop:
@@ -224,14 +232,15 @@ class _Recovery:
             segment.clear(self.disk, dirty_end)
 
     def lose(self, later: list[_Part], window: Window | None, what: str) -> None:
-        """Damage: note the floor, move aside what cannot be used, and cut it out of the log.
+        """Handle damage: save the floor, then move the batches that cannot be used out of the log.
 
-        `window`: the last kept segment's.
+        `later` are the segments after the damage; `window` reads the last kept segment, if the damage is in it; `what` describes
+        the damage.
         """
         end = self.end or Position(0, 0)
         floor = max([end, *self.evidence(later, window, end), self.floor() or end])
         self.notes.append(
-            f"{what}; what stood from there on, up to {floor} at least, is cut out and has to come from the primary again"
+            f"{what}; the log from there on, up to at least {floor}, is removed, and the broker fetches it from the primary again"
         )
         replace_durably(self.disk, self.folder / FLOOR, seal_json(floor._asdict()))
         self.make_room_for_damaged()
@@ -241,7 +250,7 @@ class _Recovery:
             self.move_aside(part.path)
 
     def evidence(self, later: list[_Part], window: Window | None, end: Position) -> list[Position]:
-        """Batches that are known to have stood beyond the damage."""
+        """Positions of batches that are known to have been in the log after the damage."""
         found = []
         if window is not None:
             segment = self.kept[-1]
@@ -256,7 +265,7 @@ class _Recovery:
         return [position for position in found if position is not None]
 
     def cut_out(self, segment: Segment, window: Window) -> None:
-        """Copy what follows a segment's good batches aside, then make zeros of it."""
+        """Copy the bytes after a segment's good batches to another file, then replace them by zeros."""
         dirty_end = window.content_end(segment.end)
         if dirty_end > segment.end:
             target = self.folder / f"{_DAMAGED}{segment.path.stem}-at-{segment.end}"
@@ -264,7 +273,7 @@ class _Recovery:
         segment.clear(self.disk, dirty_end)
 
     def copy_aside(self, segment: Segment, dirty_end: int, target: Path) -> None:
-        """Keep the bytes for people, if there is room for them."""
+        """Save the damaged bytes in the file `target`, for people to look at, if there is room for them."""
         try:
             with opened(self.disk, target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
                 for at in range(segment.end, dirty_end, _BLOCK):
@@ -273,11 +282,11 @@ class _Recovery:
                     )
                 self.disk.sync(fd)
         except OSError as error:
-            self.notes.append(f"{target} could not be written ({error.strerror}): the damaged bytes are not kept")
+            self.notes.append(f"cannot write {target} ({error.strerror}): no copy of the damaged bytes is kept")
             unlink_if_there(self.disk, target)
 
     def move_aside(self, path: Path) -> None:
-        """Take a file out of the log, durably; keep it for people while there are few."""
+        """Move a file out of the log, durably. It is kept for people if there are fewer than three such files, else deleted."""
         if len(self.damaged()) < _MAX_DAMAGED:
             self.disk.replace(path, path.with_name(_DAMAGED + path.name))
         else:
@@ -285,28 +294,29 @@ class _Recovery:
         self.disk.sync_folder(self.folder)
 
     def make_room_for_damaged(self) -> None:
-        """Drop the oldest damaged file when there are as many as may be kept."""
+        """Delete the oldest damaged files, so that one more may be kept."""
         damaged = self.damaged()
         for path in damaged[: max(0, len(damaged) - _MAX_DAMAGED + 1)]:
             self.disk.unlink(path)
 
     def damaged(self) -> list[Path]:
-        """What was moved aside, the oldest first."""
+        """The damaged files that were kept, the oldest first."""
         paths = (self.folder / name for name in sorted(self.disk.names(self.folder)) if name.startswith(_DAMAGED))
         return sorted(paths, key=lambda path: self.disk.status(path).modified_ns)
 
     def floor(self) -> Position | None:
-        """The floor noted so far. When the note is damaged, the store becomes blank: it is unknown what was lost."""
+        """The saved floor. If its file is damaged, it is unknown what was lost, so the store becomes blank."""
         try:
             content = read_json(self.disk, self.folder / FLOOR)
         except DamagedStore:
-            self.become_blank("the note of what was lost to damage is itself damaged")
+            self.become_blank(f"the file {FLOOR}, which says which batches were lost, is itself damaged")
             remove_durably(self.disk, self.folder / FLOOR)
             return None
         return Position(content["epoch"], content["index"]) if content else None
 
     def resetting(self) -> Position | None:
-        """Where the log was to go on from when dropping it was interrupted. Beyond every checkpoint, if the note is damaged."""
+        """The position after which the log must continue, if dropping it was interrupted; else None. If the file `reset` is
+        damaged, a position after every checkpoint."""
         try:
             content = read_json(self.disk, self.folder / RESET)
         except DamagedStore:
@@ -314,12 +324,12 @@ class _Recovery:
         return Position(content["epoch"], content["index"]) if content else None
 
     def become_blank(self, why: str) -> None:
-        """Have this store treated as a new one until it has caught up."""
-        self.notes.append(f"{self.folder}: {why}; the broker does not vote before it has caught up with a primary")
+        """Treat this store as a new one until it has caught up."""
+        self.notes.append(f"{self.folder}: {why}; the broker does not vote until it has caught up with a primary")
         remove_durably(self.disk, self.folder / WHOLE)
 
     def checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole, with its files; damaged ones that are newer are moved aside."""
+        """The newest complete checkpoint whose files all exist. Newer ones that are damaged are moved out of the log."""
         for path in reversed(checkpoint.listed(self.disk, self.folder)):
             try:
                 found = checkpoint.load(path, disk=self.disk)
@@ -334,7 +344,7 @@ class _Recovery:
         return None
 
     def body(self, file: FileInUse, lists: Path) -> Body:
-        """A file that a checkpoint lists. BadBatch when it is not there, or shorter than it was."""
+        """A file that the checkpoint `lists` lists. BadBatch when the file is missing, or too short."""
         own = [path for path, number in self.numbers.items() if number == file.number and file.origin == self.origin]
         path = next(iter(own), self.folder / file.name)
         try:
@@ -346,7 +356,7 @@ class _Recovery:
         return Body(path, file, nbytes)
 
     def drop_unlisted(self) -> None:
-        """Delete what holds no body that is alive, and is no part of the log."""
+        """Delete segments and body files that are neither part of the log nor listed by the checkpoint."""
         needed = {segment.path for segment in self.kept} | {body.path for body in self.bodies.values()}
         found = [path for _, path in segments.listed(self.disk, self.folder)]
         found += [self.folder / file.name for file in bodies.listed(self.disk, self.folder)]
@@ -356,18 +366,19 @@ class _Recovery:
         self.disk.sync_folder(self.folder)
 
     def take_damage(self) -> None:
-        """Carry out what the note of a rotten body says: the log begins anew, and its end, as far as known, is the floor."""
+        """If the file `damaged` reports a rotten body: make the end of the log, as far as it is known, the floor, and prepare an
+        empty log."""
         try:
             note = read_json(self.disk, self.folder / DAMAGED)
         except DamagedStore:
-            note = {"epoch": 0, "index": 0, "file": "", "why": "a note of damage is itself damaged"}
-            self.become_blank("it is unknown what was lost")
+            note = {"epoch": 0, "index": 0, "file": "", "why": f"the file {DAMAGED} is itself damaged"}
+            self.become_blank("it is unknown which batches were lost")
         if note is None:
             return
         said = Position(note["epoch"], note["index"])
         parts = [_Part(first, path, FIRST_BATCH) for first, path in segments.listed(self.disk, self.folder)]
         floor = max([said, *self.evidence(parts, None, Position(0, 0)), self.floor() or said])
-        self.notes.append(f"{note['why']}; everything, up to {floor} at least, has to come from the primary again")
+        self.notes.append(f"{note['why']}; the broker fetches everything, up to at least {floor}, from the primary again")
         replace_durably(self.disk, self.folder / FLOOR, seal_json(floor._asdict()))
         if note["file"] and exists(self.disk, self.folder / note["file"]):
             self.make_room_for_damaged()
@@ -378,7 +389,8 @@ class _Recovery:
         remove_durably(self.disk, self.folder / DAMAGED)
 
     def fits(self, found: Checkpoint) -> bool:
-        """Whether the log goes on after this checkpoint: it holds, or begins after, the batch at that index (Raft §7)."""
+        """Whether the log continues after this checkpoint: it has the batch of the checkpoint's index, or begins with the next
+        one (Raft §7)."""
         for segment in self.kept:
             if segment.first_index - 1 <= found.index <= segment.last.index:
                 known = segment.position(found.index - segment.first_index + 1)
@@ -387,9 +399,9 @@ class _Recovery:
 
 
 def recover(folder: Path, segment_bytes: int, disk: Disk, origin: int = 0) -> tuple[Recovered, list[Segment]]:
-    """Bring a log's folder (made if missing) in order. `origin` says whose files it writes (`bodies`).
+    """Repair the folder of a log; create it if it is missing. `origin` identifies the store that writes its files (`bodies`).
 
-    DamagedStore when it must not be used; StorageError.
+    Returns the result and the open segments. DamagedStore when the folder must not be used; StorageError.
     """
     work = _Recovery(folder, disk, origin)
     try:
@@ -409,32 +421,32 @@ def _recover(work: _Recovery, segment_bytes: int) -> tuple[Recovered, list[Segme
     for name in disk.names(folder):
         if name.endswith(ASIDE):
             disk.unlink(folder / name)
-    disk.sync_folder(folder)  # a process that was killed may have left names that no power cut must change any more
+    disk.sync_folder(folder)  # a killed process may have left names that are not durable; from now on we rely on them
     saved = hard_state.recover(disk, folder, work.notes)
     work.take_damage()
     work.look_at_files()
     found = work.checkpoint()
     if found is not None and found.version == checkpoint.WITH_BODIES:
-        work.notes.append(f"{found.path} is of an older version and is converted")
+        work.notes.append(f"{found.path} has an older format and is converted")
         converted(found, work.take_number, work.origin, disk=disk)
         found = work.checkpoint()
     base = Position(found.epoch, found.index) if found else Position(0, 0)
     resetting = work.resetting()
     if resetting is None:
         if not segments.listed(disk, folder) and (saved or found or exists(disk, folder / WHOLE)):
-            work.become_blank("the log's segments are gone")
+            work.become_blank("the log's segments are missing")
         work.walk(base, work.log_after(found))
     elif resetting > base:
-        work.become_blank("the checkpoint that the log was to go on from is gone")
+        work.become_blank("the checkpoint after which the log must continue is missing")
     if found and work.kept and not work.fits(found):
-        work.notes.append(f"{folder}: the log is older than its checkpoint of batch {found.index} and starts anew after it")
+        work.notes.append(f"{folder}: the log is older than its checkpoint of batch {found.index}, so a new log begins after it")
     if resetting is not None or not work.kept or (found and not work.fits(found)):
         spared = {body.path for body in work.bodies.values()}
         size = segments.size_after(0, segment_bytes)
         work.kept[:] = [reset(work.kept, folder, work.take_number(), base, size, disk, spared)]
         work.entries.clear()
     newest = work.end or base
-    if saved is None and (newest.index > 0 or exists(disk, folder / WHOLE)):  # a witness has no batches
+    if saved is None and (newest.index > 0 or exists(disk, folder / WHOLE)):  # WHOLE: a witness has no batches
         raise DamagedStore(
             f"{folder / hard_state.NAME} (epoch and vote) is missing; move {folder} away: the broker then starts as a new one"
         )
@@ -458,10 +470,11 @@ def _recover(work: _Recovery, segment_bytes: int) -> tuple[Recovered, list[Segme
 def reset(
     kept: list[Segment], folder: Path, number: int, before: Position, size: int, disk: Disk, spared: Set[Path] = frozenset()
 ) -> Segment:
-    """Drop every segment but those `spared` for their bodies, and make file `number`, which follows `before`, whose checkpoint is
-    durable (or which is the log's beginning).
+    """Delete all segments, except those in `spared`, which have live bodies. Then create the segment with file number `number`
+    for the batches after `before`. `before` must have a durable checkpoint, or be the beginning of the log.
 
-    The note `reset` is synced first and removed last: a crash in between is seen by it, and all of this done again.
+    The file `reset` is synced first and removed last. If it exists at a start, there was a crash in between, and all steps are
+    done again.
     """
     replace_durably(disk, folder / RESET, seal_json(before._asdict()))
     for segment in kept:

@@ -231,7 +231,7 @@ def test_a_store_whose_segments_are_all_gone_is_blank_again(tmp_path: Path) -> N
     (tmp_path / FIRST).unlink()
     found = recovered(tmp_path)
     assert (found.blank, found.epoch) == (True, 1)
-    assert "the log's segments are gone" in found.notes[0]
+    assert "the log's segments are missing" in found.notes[0]
 
 
 def test_damaged_files_are_kept_for_people_but_never_more_than_three(tmp_path: Path) -> None:
