@@ -1,1 +1,1 @@
-"""The cluster in a simulated world: production code on a reactor, network and disks that a seed decides about."""
+"""The cluster in a simulated world: production code on a reactor, network and disks that are controlled by a seed."""

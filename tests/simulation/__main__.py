@@ -1,11 +1,11 @@
-"""`python -m tests.simulation`: run whole simulated clusters from seeds, and say what came of them.
+"""`python -m tests.simulation`: runs whole simulated clusters from seeds, and prints the results.
 
     --seed N [--trace] [--keep 3,7,12] [--shrink]     one run, in detail
     --seeds A-B [-j JOBS]                             many, with a summary
-    --minutes M [-j JOBS]                             seeds that nobody has chosen, for so long (`make soak`)
+    --minutes M [-j JOBS]                             random seeds, for this time (`make soak`)
 
-A run that breaks a promise prints itself: its seed, its plan, its last events, and the command that runs it again. Exit status 1
-when any has.
+A run that breaks a promise is printed: its seed, its plan, its last events, and the command that runs it again. The
+exit status is 1 if any run breaks one.
 """
 
 from __future__ import annotations

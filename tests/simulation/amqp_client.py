@@ -1,14 +1,14 @@
 """One AMQP connection of a simulated client: proton's C engine on a simulated socket.
 
-Life: `connectionMade` says Open, Begin and Attach in one flight; the owner is told when the broker's Open has come and the
-link may be used, of outcomes, messages and settlements one by one, and once when it is over: whether the broker had
-answered the Open at all, and whether it had closed in order. That is what a real client's failover goes by.
+Life: `connectionMade` sends Open, Begin and Attach together. The owner is told when the broker's Open has arrived and
+the link may be used. It is told of each outcome, message and settlement, and once of the end: whether the broker had
+answered the Open at all, and whether it sent a Close. A real client's failover depends on these two facts.
 
-A thin end of its own, not `broker.amqp.engine`: clients of other makes settle, browse and give credit in ways that the broker's
-engine never does.
+This is a small client of its own and not `broker.amqp.engine`, because clients of other makes settle, browse and give
+credit in ways that the broker's engine never uses.
 
-It keeps an account of its own of the credit that it has written to its socket, and tells its user of each message that came
-without (AMQP part 2.6.7): what the broker's end of the link says of credit is the broker's word.
+It counts the credit that it has written to its socket, and tells its user of each message that arrives without credit
+(AMQP part 2.6.7). The credit that the broker's end of the link reports would not be independent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Planted bugs in what operators do with queues and their messages while they are there (see mutations.py)."""
+"""Planted bugs in operators' changes of existing queues and their messages (see mutations.py)."""
 
 from __future__ import annotations
 
@@ -6,49 +6,49 @@ from tests.simulation.bugs import Bug
 
 OF_ALTERATIONS = {
     "keeps-what-was-altered": Bug(
-        "answers that a queue has other arguments, and keeps those that it had",
+        "answers that a queue's arguments were changed, but keeps the old ones",
         "broker.core.definitions",
         "Definitions._alter",
         "made = self.queues[command.uuid] = altered(queue, command)",
         "made = altered(queue, command)",
     ),
     "checkpoint-forgets-alterations": Bug(
-        "writes a queue that was altered into a checkpoint as it was before",
+        "writes the old arguments of a changed queue into a checkpoint",
         "broker.core.definitions",
         "altered",
         "_to_json(json.loads(command.text) | more)",
         "command.text",
     ),
     "makes-without-policies": Bug(
-        "makes queues without what the policy for their names says",
+        "creates queues without the arguments of the policy for their names",
         "broker.core.planning",
         "with_policy",
         "if policy is None",
         "if True",
     ),
     "checkpoint-forgets-policies": Bug(
-        "leaves the policies for names out of a checkpoint",
+        "does not write the policies into a checkpoint",
         "broker.core.definitions",
         "Definitions.commands",
         "*self.policies.values(), ",
         "",
     ),
     "forgets-that-a-policy-has-changed": Bug(
-        "answers that a policy has changed, and keeps it as it was",
+        "answers that a policy was changed, but keeps the old one",
         "broker.core.definitions",
         "Definitions._add_policy",
         "self.policies[command.identity] = command",
         "self.policies.setdefault(command.identity, command)",
     ),
     "moves-in-two-batches": Bug(
-        "takes messages that are moved off their queue when they are committed on the other one",
+        "removes moved messages from their queue only when they are committed on the other queue",
         "broker.sessions.bulk",
         "Operation._put",
         "ledger.dequeue(messages.number, found)",
         "ledger.when_committed(lambda: ledger.dequeue(messages.number, found))",
     ),
     "moves-before-it-puts": Bug(
-        "takes messages that are moved off their queue in one batch, and puts them on the other in the next",
+        "removes moved messages from their queue in one batch, and puts them on the other queue in the next batch",
         "broker.sessions.bulk",
         "Operation._put",
         "with ledger.one_batch(sum(each.nbytes for each in puts.values())):",

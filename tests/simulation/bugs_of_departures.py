@@ -1,4 +1,6 @@
-"""Planted bugs of brokers that leave, and of drains that are called off, which `departures.run` catches (see mutations.py)."""
+"""Planted bugs of brokers that leave, and of drains that are cancelled. `departures.run` catches them (see
+mutations.py).
+"""
 
 from __future__ import annotations
 
@@ -6,42 +8,42 @@ from tests.simulation.bugs import Bug
 
 OF_DEPARTURES = {
     "reopens-unsettled": Bug(
-        "opens a broker again, when its drain is called off, with what the target holds on it still",
+        "reopens a broker whose drain is cancelled, although it still has messages that the target holds",
         "cli.drain.call_off",
         "CallOff.run",
         "held = await self._settle(target, found.drain)",
         'held = (await target.ask("ORIGINS", "drain", "", body))["held"]',
     ),
     "reopens-unasked": Bug(
-        "opens a broker again, when its drain is called off, before the target was asked to take no more",
+        "reopens a broker whose drain is cancelled, before the target was asked to accept no more",
         "cli.drain.call_off",
         "CallOff.run",
         'await target.ask("RELEASE", "drain", "", body | {"held": held})',
         "pass",
     ),
     "settles-what-is-not-committed": Bug(
-        "says that what the target holds is settled at the source before that is committed",
+        "answers that messages are settled at the source before the settlement is committed",
         "broker.sessions.departure",
         "Departure.settle",
         'ledger.when_committed(lambda: answer(""))',
         'answer("")',
     ),
     "releases-uncounted": Bug(
-        "releases a drain that is called off whatever the target holds of it",
+        "releases a cancelled drain without comparing the number of held messages",
         "broker.drains",
         "Drains._release",
         "if held == expected:",
         "if True:",
     ),
     "counts-before-it-is-committed": Bug(
-        "counts what it holds of a drain that is called off without what is under way",
+        "compares the number of held messages before the messages in progress are committed",
         "broker.drains",
         "Drains._release",
         "ledger.when_committed(counted)",
         "counted()",
     ),
     "settles-what-is-sent": Bug(
-        "takes off at the source what was sent to the target, whatever the target says of it",
+        "removes messages at the source because they were sent, without asking the target whether it holds them",
         "cli.drain.move",
         "Move.send",
         "            sent = True\n",

@@ -1,4 +1,4 @@
-"""Planted bugs that let duplicates in, or lose what they are known by (see mutations.py)."""
+"""Planted bugs that accept duplicates, or lose the ids of messages (see mutations.py)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from tests.simulation.bugs import Bug
 
 OF_DUPLICATES = {
     "backups-know-no-duplicates": Bug(
-        "keeps the ids of what came on a queue on the primary alone",
+        "keeps the ids of a queue's duplicate window on the primary only",
         "broker.core.state",
         "State.apply",
         "messages.came(batch, run, snapshot=snapshot)",
         "messages.came(batch, run, snapshot=snapshot or not self.keeps_bodies)",
     ),
     "checkpoint-forgets-duplicates": Bug(
-        "leaves out of a checkpoint which ids came on a queue",
+        "does not write the ids of a duplicate window into a checkpoint",
         "broker.core.state",
         "State._recent_ids",
         "() if messages.window is None else messages.window.chunks()",
         "()",
     ),
     "knows-no-duplicates-under-way": Bug(
-        "takes a message again that is proposed and not committed",
+        "accepts a duplicate as a new message while the first one is proposed but not committed",
         "broker.core.nodes",
         "QueueNode.repeats",
         "self.under_way.has(one, messages.enqueued) or ",

@@ -1,5 +1,6 @@
-"""Planted bugs of links: they put messages again which came over numbered ones, or lose what consumers have noted (see
-mutations.py)."""
+"""Planted bugs of links: they put messages of numbered links on a queue again, or lose the annotations of consumers
+(see mutations.py).
+"""
 
 from __future__ import annotations
 
@@ -7,28 +8,28 @@ from tests.simulation.bugs import Bug
 
 OF_LINKS = {
     "knows-links-by-their-connections": Bug(
-        "takes what comes over a numbered link for another's when its client has connected anew",
+        "does not recognise a numbered link when its client has connected again",
         "broker.sessions.numbered",
         "NumberedTerminus.__init__",
         "session.container, attach.link.name",
         "str(session.number), attach.link.name",
     ),
     "checkpoint-forgets-links": Bug(
-        "leaves out of a checkpoint which links are numbered, and so what came over them",
+        "does not write the numbered links and their held numbers into a checkpoint",
         "broker.core.definitions",
         "Definitions.commands",
         "*self.links.values()",
         "",
     ),
     "takes-back-for-nobody": Bug(
-        "takes back what a consumer keeps for too long, and gives it to nobody",
+        "takes messages back from a slow consumer, and delivers them to no other one",
         "broker.sessions.consumer",
         "Subscription.take_back",
         "self.queue.undo(sequences, count=True)",
         "pass",
     ),
     "checkpoint-forgets-notes": Bug(
-        "leaves out of a checkpoint what consumers have noted on messages that they gave back",
+        "does not write the annotations of returned messages into a checkpoint",
         "broker.core.state",
         "State.snapshot",
         "for each in messages.notes.items()",

@@ -1,4 +1,4 @@
-"""Planted bugs of exchanges that number what goes through them, or keep the last of it (see mutations.py)."""
+"""Planted bugs of exchanges that number their messages, or keep the last one (see mutations.py)."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from tests.simulation.bugs import Bug
 
 OF_PASSING = {
     "numbers-begin-anew": Bug(
-        "lets an exchange count from one on with each new primary",
+        "lets each new primary number an exchange's messages from 1 again",
         "broker.core.passage",
         "Passage.go_on",
         "self.sequence = 0 if passed is None else passed.sequence",
         "self.sequence = 0",
     ),
     "checkpoint-forgets-numbers": Bug(
-        "leaves out of a checkpoint how many messages have gone through an exchange, and which was the last",
+        "does not write the last number and the last message of an exchange into a checkpoint",
         "broker.core.definitions",
         "Definitions.commands",
         "*self.passed.values(), ",
         "",
     ),
     "numbers-without-saying": Bug(
-        "says in the log how many messages an exchange has numbered when more of them come, and not with them",
+        "records only every other number of an exchange, so that some messages are in a batch without their number",
         "broker.sessions.ledger",
         "Ledger.passes",
         "self._passages[exchange] = passage",
         "self._passages.update({exchange: passage} if passage.sequence % 2 else {})",
     ),
     "owes-for-ever": Bug(
-        "leaves it to the primary that made a binding to give its queue the last message",
+        "gives a new binding its last message only on the primary that made the binding",
         "broker.sessions.initial_values",
         "InitialValues.begin",
         "self._give_all(self._logs.nodes.owed())",

@@ -1,4 +1,4 @@
-"""Planted bugs of takeovers by force, which `takeovers.run` catches (see mutations.py)."""
+"""Planted bugs of takeovers by force. `takeovers.run` catches them (see mutations.py)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.simulation.bugs import Bug
 
 OF_TAKEOVERS = {
     "takes-over-beside-a-voter": Bug(
-        "begins a new lineage by force though a broker that votes is connected",
+        "begins a new lineage by force although a voter is connected",
         "ha.core.lineage",
         "obstacle",
         "if there:",
@@ -27,14 +27,14 @@ OF_TAKEOVERS = {
         "pass",
     ),
     "tells-what-it-was-told": Bug(
-        "tells the operator of a takeover as the last batch that it has the last one of which it knows that it is committed",
+        "reports the known commit index instead of its last batch as the starting point of a takeover",
         "ha.takeover",
         "begun_with",
         'f"after batch {status.last_index} of',
         'f"after batch {status.told_commit} of',
     ),
     "forgets-what-it-gave-up": Bug(
-        "tells nothing of what a takeover gave up, when another promotion ends it after it was cut short",
+        "does not report what a takeover gave up, if the takeover was interrupted and another promotion completes it",
         "ha.cluster_member",
         "ClusterMember._write_term",
         "self._not_told_yet() or self._asked_because",

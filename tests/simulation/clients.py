@@ -1,14 +1,15 @@
-"""Clients of a simulated cluster: producers with windows, consumers that compete, browsers; all fail over through a list of
-addresses.
+"""Clients of a simulated cluster: producers with windows, competing consumers, and browsers. All fail over through a
+list of addresses.
 
-Life of a client: it connects to the first of its addresses; when the TCP connection ends before the broker's Open, without
-a Close, it goes on to the next at once, as the clients that were measured do; after a round without success, or a Close, it
-waits a little. What it does and what it is told goes into the world's history as it happens. Told `enough`, a producer
-sends nothing new, and goes on until it knows what became of everything; consumers go on until the world ends. One that comes
-`late` begins when what it needs has been set up.
+Life of a client: it connects to the first of its addresses. If the TCP connection ends before the broker's Open,
+without a Close, it tries the next address at once, as real clients were measured to do. After all addresses have
+failed, or after a Close, it waits for a short time. Everything that it does and is told goes into the world's history
+at that moment. After `enough`, a producer sends no new messages, but continues until it knows the outcome of each
+message; consumers continue until the world ends. A client that is `late` begins when everything that it needs has been
+set up.
 
-Invariant: on one link a producer sends each number once, in ascending order; what it does not know the outcome of, it sends
-again over its next link, oldest first, before anything new.
+Invariant: on one link a producer sends each number once, in ascending order. Messages without a known outcome are sent
+again over its next link, oldest first, before new ones.
 """
 
 from __future__ import annotations

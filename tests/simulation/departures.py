@@ -1,14 +1,15 @@
-"""Brokers that leave, in simulated worlds of their own: what is on them is drained into others, called off and drained again,
-while processes die on both sides, and drainers, too.
+"""Brokers that leave, in simulated worlds of their own: their messages are drained to other brokers, drains are
+cancelled and started again, while processes of both sides and drainers fail.
 
-Life of such a world: the seed says what leaves (a broker by itself, or a cluster), to where (likewise), and what is asked of it:
-a drain; a drain that is called off in the middle of it; or that, and a drain to the end afterwards. Messages come at the source
-whenever it serves, and leave at the target now and then. Brokers are killed, lose their power and come back; drainers are killed,
-or frozen and woken again when others have gone on. Then all is healed, and what was asked for has to come to its end.
+Life of such a world: the seed selects the source (a single broker or a cluster), the target (likewise), and the task: a
+drain; a drain that is cancelled in the middle; or that, and then a complete drain. Messages arrive at the source
+whenever it serves, and are consumed at the target now and then. Brokers are killed, lose their power and come back.
+Drainers are killed, or frozen and woken after another one has continued. Then everything is healed, and the task must
+end.
 
-The account is drawn up from what both logs have committed: every message that the source had accepted has come to the target
-once, or is on the source still, and not both; those of a queue came in their order. Production code is the brokers' whole
-process, and of `qpid-drain` all but the command line.
+The check compares what both logs have committed: each message that the source had accepted is at the target once, or
+still on the source, but not both. The messages of a queue arrived in order. Production code is the whole process of the
+brokers, and all of `qpid-drain` except for its command line.
 """
 
 from __future__ import annotations

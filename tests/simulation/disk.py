@@ -1,16 +1,16 @@
-"""A file system in memory that a host's store stands on, and that loses, tears, slows and refuses as a real one may.
+"""A file system in memory for a host's store. It loses, tears, delays and refuses writes as a real one may.
 
-Life of a byte: `write` puts it into a page of the cache, where it is dirty; `sync` makes the pages that were dirty when it began
-durable. A crash decides for each dirty page whether the old content, the new one or a mixture of their 512-byte sectors is found
-afterwards; a page may also have been written back at any time before. The length of a file is old or new; what is done to names
-in a folder (create, rename, unlink) is kept or undone as the seed says, each whole, a rename as one. So the promises are those
-of POSIX with atomic renames, and not more.
+Life of a byte: `write` puts it into a page of the cache, which is then dirty. `sync` makes those pages durable that
+were dirty when it began. A crash decides for each dirty page whether it has the old content afterwards, the new one, or
+a mixture of their 512-byte sectors. A page may also have been written back at any earlier time. The length of a file is
+the old or the new one. A change of a name in a folder (create, rename, unlink) is kept or undone as the seed says; each
+change is atomic. So the promises are those of POSIX with atomic renames, and no more.
 
-After a failed sync, pages may be *phantoms*: the cache has the new content and holds it for written, the disk has the old one,
-which comes back with a crash or when the cache lets go of the file (`forget`).
+After a failed sync, pages may be *phantoms*: the cache has the new content and treats it as written, but the disk has
+the old content. The old content comes back with a crash or when the cache drops the file (`forget`).
 
-Invariants: the same calls and the same random numbers give the same content; while the host is down every call ends in
-`PowerOff`, so that a process which unwinds changes nothing; a page of zeros costs no memory.
+Invariants: the same calls and the same random numbers give the same content. While the host is down, every call raises
+`PowerOff`, so that a process that unwinds changes nothing. A page of zeros costs no memory.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Simulated time: one queue of events for a whole world.
 
-Life of an event: `at` puts it in the queue; it comes out at its time, those of one moment in the order in which they were put in;
-what it belongs to (an `Owner`: a process on a simulated host) may be gone by then, and so is the event, or be frozen, and then
-the event waits with it until it thaws. Whoever holds a timer may move or cancel it, as with Twisted's delayed calls.
+Life of an event: `at` puts it in the queue. It comes out at its time; events of the same time come out in the order in
+which they were put in. An event belongs to an `Owner`: a process on a simulated host. If the process no longer exists,
+the event is dropped. If the process is frozen, the event waits until it is woken. The holder of a timer may move or
+cancel it, as with Twisted's delayed calls.
 
-Invariants: time never goes back; nothing here asks a real clock or a random number, so the same calls give the same order.
+Invariants: time never goes back. No real clock and no random number is used here, so the same calls give the same
+order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a plan's actions do to a world, each at its time. What is not possible, or not within the promises, then is left
-out, and said.
+"""Executes the actions of a plan on a world, each at its time. An action that is not possible at this time, or not
+within the promises, is left out, and the trace says so.
 
-Life of a fault: it begins at its time and, where it lasts, ends by itself; `heal` ends all that are left, at the end of a run.
+Life of a fault: it begins at its time, and a lasting fault ends by itself. `heal` ends all remaining faults at the end
+of a run.
 """
 
 from __future__ import annotations

@@ -1,23 +1,25 @@
-"""What clients of a simulated cluster have seen: the history that the checks judge.
+"""The history of a run: everything that the clients of a simulated cluster have seen. The checks judge it.
 
-A message's life here: `sent` names one attempt to send it, by client, link and number, and gives the body to send, which says so;
-then comes one of `accepted`, `refused` and `unknown` (the connection went before the outcome did). A consumer that gets a body
-says `received`; `taken` when it lets its accept or reject go out (from then on the broker may forget the message), and `settled`
-when the broker has confirmed it: from then on the message must never come back.
+Life of a message here: `sent` names one attempt to send it, by client, link and number, and returns the body to send,
+which contains these names. Then comes one of `accepted`, `refused` and `unknown` (the connection ended before the
+outcome arrived). When a consumer gets a body, it calls `received`. It calls `taken` when it sends its accept or reject
+(from then on the broker may forget the message), and `settled` when the broker has confirmed it (from then on the
+message must never be delivered again).
 
-A client that sends a message again after `unknown` does so on another link: that is another attempt, so each attempt is on the
-queue at most once, and the order that is promised, that of one link, can be read off the numbers. A message for an exchange that
-routes it to several queues is `sent` once for each of them. One that a consumer rejects is to come, as a dead letter, to the
-queue behind its queue's alternate exchange: there it is another attempt, and one more each time it is rejected.
+If a client sends a message again after `unknown`, it uses another link, and this is another attempt. So each attempt is
+on the queue at most once, and the numbers show the promised order, which is that of one link. A message for an exchange
+that routes it to several queues is `sent` once for each of them. A message that a consumer rejects arrives as a dead
+letter on the queue behind its queue's alternate exchange. There it is another attempt, and one more after each
+rejection.
 
-A queue with levels of priority is said to have them when it is created, and a message's priority when it is sent: order is that
-of one link and one level.
+The history is told of a queue's priority levels when the queue is created, and of a message's priority when it is sent.
+The promised order is that of one link and one level.
 
-A queue's messages that one broker keeps for itself (levels `configuration` and `none`) are apart from those that another one
-keeps under the same name: what is called queue here is then the queue's name and the store's identity, `queue@store`.
+If each broker keeps a queue's messages for itself (levels `configuration` and `none`), the messages on different
+brokers are separate. Here such a queue is called by the queue's name and the store's identity, `queue@store`.
 
-Invariants: an attempt has one outcome; nothing is recorded twice. Notes are kept per attempt: all of it costs one entry of a
-dictionary a message.
+Invariants: an attempt has one outcome, and nothing is recorded twice. Notes are kept per attempt: together they cost
+one entry of a dictionary per message.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The simulated machines: those of brokers, each with a disk that outlives its processes, and those of resource managers.
+"""The simulated machines: those of brokers, whose disks outlive their processes, and those of resource managers.
 
-Life of a broker's machine: a production process is started on it, with a reactor of its own; it ends in order, is killed,
-or loses its power; the disk keeps what it kept, and the next process starts from that. `world` is told of starts that fail
-and of processes that end by themselves.
+Life of a broker's machine: a production process is started on it, with its own reactor. The process stops in order, is
+killed, or loses its power. The disk keeps what it had, and the next process starts from that. `world` is told of starts
+that fail and of processes that end by themselves.
 """
 
 from __future__ import annotations

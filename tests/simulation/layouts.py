@@ -1,11 +1,13 @@
-"""What some runs have besides queues that every broker has: exchanges, dead letters, and queues whose messages one broker keeps.
+"""What some runs have besides queues that every broker has: exchanges, dead letters, and queues whose messages one
+broker keeps.
 
-Life of a layout: `laid_out` draws it and adds to a plan what is to be made, one step after the other, and clients for it.
-Producers that send through an exchange come late, when it is bound; from then on where a message goes is known beforehand, and
-said in `ClientPlan.arrives`, so that it can be counted on every queue.
+Life of a layout: `laid_out` draws it. It adds to a plan the steps that create it, one after the other, and clients for
+it. Producers that send through an exchange start late, when the bindings exist. From then on the queues of each message
+are known in advance. `ClientPlan.arrives` lists them, so that each queue can be checked.
 
-Invariant: what is drawn here changes nothing that a plan had before, but who sends by the hub, who rejects, who settles, and who
-gives what he sends a priority; and with a hoard, how large files and messages are.
+Invariant: a layout changes nothing that a plan had before, with few exceptions: which clients send through the hub,
+which reject, which settle, and which give their messages a priority; and with a hoard, how large files and messages
+are.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Links between members that lose, double and reorder messages, instead of TCP connections that never do.
+"""Links between members that lose, duplicate and reorder messages. They replace TCP connections, which never do so.
 
-Life of a link: one for each other member, in each direction; it counts as connected when the other process is up and nothing is
-blocked between them, looks again each tick, and is disconnected when the other process has gone or has been out of reach for
-`silence_s`. A message is encoded as on the wire, carried on its own, and decoded at the other end, where the member is told of
-it, if the same process as at the sending is still there. On its way it may be lost, come twice, or come after later ones.
+Life of a link: there is one for each other member, in each direction. It is connected when the other process is up and
+nothing blocks the way. It checks this again at each tick, and is disconnected when the other process has ended or has
+been unreachable for `silence_s`. Each message is encoded as on the wire, carried separately, and decoded at the other
+end. The receiver gets it only if its process is the same as when the message was sent. On its way a message may be
+lost, duplicated, or overtaken.
 
-Takes the place of `ha.net.peers.Peers`. What consensus needs of its links is less than those promise; this shows that it is so.
+It replaces `ha.net.peers.Peers`. Consensus needs less from its links than those promise, and this shows it.
 """
 
 from __future__ import annotations

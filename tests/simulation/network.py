@@ -1,16 +1,17 @@
 """The simulated network: TCP connections between simulated hosts, as streams of bytes with delays, cuts and partitions.
 
-Life of a connection: `connect` sends a handshake; where somebody listens, both ends get a `Socket`, which is a Twisted transport;
-bytes written at one end arrive at the other after the link's latency, in order, in chunks of the seed's choice. It ends as TCP
-connections end: in order (what was written arrives first), by a reset (a prefix of it arrives), because a process was killed (the
-kernel says so), or because the power went (nobody says anything, until bytes come to a host that does not know the connection).
+Life of a connection: `connect` sends a handshake. If a listener exists, both ends get a `Socket`, which is a Twisted
+transport. Bytes that one end writes arrive at the other end after the link's latency, in order, in chunks that the seed
+chooses. A connection ends as TCP connections end: in order (all written bytes arrive first), by a reset (only the first
+of them arrive), because a process was killed (the kernel tells the other end), or because of a power cut (the other end
+learns nothing until it sends bytes to a host that does not know the connection).
 
-A blocked direction holds what is sent in it, as retransmission would, until it is opened again: segments, handshakes, and
-acknowledgements, without which the other direction stalls when its window is full. A frozen process takes nothing, while its
-kernel goes on accepting connections and bytes up to the window.
+A blocked direction holds everything that is sent in it until it is opened again, as retransmission would. This includes
+segments, handshakes, and acknowledgements. Without acknowledgements the other direction stalls when its window is full.
+A frozen process reads nothing, but its kernel still accepts connections, and bytes up to the window.
 
-Invariants: bytes arrive in order and never altered, or not at all; an end is told once that its connection is lost; a sender that
-outruns its window is asked to pause, and asked to go on when there is room.
+Invariants: bytes arrive in order and never altered, or not at all. An end is told once that its connection is lost. A
+sender that exceeds its window is asked to pause, and to resume when there is room.
 """
 
 from __future__ import annotations

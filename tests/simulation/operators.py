@@ -1,7 +1,7 @@
-"""What people ask of the cluster while things go wrong: right, wrong, twice, and of the wrong broker.
+"""Requests of operators while things go wrong: right ones, wrong ones, two at once, and to the wrong broker.
 
-Every request is a management request from a machine of its own, over a connection of its own, with the production client; what
-came of it is said in the trace and otherwise nobody's concern, but that a queue which is wanted is asked for until it is there.
+Every request is a management request from its own machine, over its own connection, with the production client. The
+trace shows its result; no check uses it. A request that creates a needed queue is repeated until the queue exists.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What a seed stands for: a cluster, a load and a list of timed actions, all chosen before anything runs.
+"""The plan of a seed: a cluster, a load and a list of timed actions. All are chosen before anything runs.
 
-Swarm testing (Groce et al., ISSTA '12): a seed first picks which kinds of faults and operations it uses at all, few or
-many, and how hard, then their times; so some runs have one kind again and again, and others all of them at once.
+Swarm testing (Groce et al., ISSTA '12): a seed first picks which kinds of faults and operations it uses, few or many,
+and how hard, and then their times. So some runs have one kind again and again, and others all of them at once.
 
-Life of a plan: `make` draws it from the seed; the shrinker keeps some of its items, by their numbers, and the rest of it
-stays as it was. Actions name hosts by number, or by what they are then ("primary", "backup"); whether an action is possible
-at its time, and within what the product promises (see `promises.py`), is decided when it is due.
+Life of a plan: `make` draws it from the seed. The shrinker keeps some of its items, by their numbers; the rest of the
+plan stays the same. Actions name hosts by number, or by their role at that time ("primary", "backup"). When an action
+is due, it is decided whether it is possible and within the product's promises (see `promises.py`).
 
 Invariant: the same seed gives the same plan, on any machine.
 """

@@ -1,26 +1,27 @@
-"""What may be broken at once without breaking a promise: the rule that keeps a run checkable.
+"""The rule that limits the faults of a run to those under which the product keeps its promises.
 
 The product promises that no accepted message is lost, whatever processes, power, clocks and the network do, and however
-often a file system refuses: all of that may happen to any number of hosts at once, and is not limited here. What damages a
-store is limited (docs/adr/0004). A store is **hurt** from the moment when a part of what it had synced is gone (a new disk,
-a flipped bit, a lost file) until its process, running again, is level with a primary and says so durably (neither blank nor
-below a floor), and until no file of its log has such a bit: its process finds one when it reads there, which may be late.
+often a file system refuses. All of that may happen to any number of hosts at once, and is not limited here. Damage to
+stores is limited (docs/adr/0004). A store is **hurt** from the moment when a part of its synced data is lost (a new
+disk, a flipped bit, a lost file). It is hurt until its process, running again, has caught up with a primary and durably
+says so (neither blank nor below a floor), and until no file of its log has a flipped bit. The process finds such a bit
+when it reads the file, which may be late.
 
-1. At any time fewer stores are hurt than make a majority of the voters: every committed batch is on a majority, so one copy at
-   least is on a store that knows that it has it. No store is damaged while members disagree on who votes.
-   All stores but one may be lost at once if the one left has on disk all that is committed, is no hurt one, and comes back: then
-   nobody may begin anew without it (docs/adr/0017).
-2. While the store of a voter is hurt, the membership is not changed, and while it is being changed, no store is damaged.
-3. A bit flips, a page becomes unreadable, or a file is lost, only where the store can know of it: within what its newest mark
-   covers, in an older segment, in a checkpoint, or in a small file. Never in the last group that was synced, which nobody can
-   tell from one torn by a power cut; and never the newest segment, the note of a floor, or the note of a reset, which stand for
-   what was lost before.
-4. A store is damaged on a host without power only, and a disk is replaced on one that has been off for so long that nothing it
-   had said is still on its way.
-5. A broker that refuses its store because of such damage gets a new disk, and is a hurt one already.
-
-6. With a witness, which stores nothing, what is committed may be on one disk alone (ha/core/witness.py): of the stores only a
-   backup's is damaged, while the primary has on disk all that is committed or attested.
+1. At any time fewer stores are hurt than a majority of the voters: every committed batch is on a majority, so at least
+   one copy is on a store that knows that it has it. No store is damaged while members disagree on who votes. All stores
+   but one may be lost at once if the remaining one is not hurt, has all committed batches on disk, and comes back: then
+   no other member may begin a new cluster without it (docs/adr/0017).
+2. While the store of a voter is hurt, the membership is not changed. While the membership is being changed, no store is
+   damaged.
+3. A bit flips, a page becomes unreadable, or a file is lost, only where the store can detect it: within the part that
+   its newest mark covers, in an older segment, in a checkpoint, or in a small file. It never happens in the last group
+   that was synced, because it would look like a group torn by a power cut. It never happens to the newest segment, the
+   note of a floor, or the note of a reset, because they show what was lost before.
+4. A store is damaged only on a host without power. A disk is replaced only on a host that has been off so long that
+   none of its messages is still in transit.
+5. A broker that refuses its store because of such damage gets a new disk. It already counts as hurt.
+6. With a witness, which stores nothing, committed batches may be on one disk only (ha/core/witness.py). Then only a
+   backup's store is damaged, while the primary has everything on disk that is committed or attested.
 
 Outside of this rule messages can be lost, and the runs never go there.
 """

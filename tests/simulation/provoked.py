@@ -1,7 +1,8 @@
-"""Plans that bring about, again and again, just what certain planted bugs (`mutations.py`) need to show themselves.
+"""Plans that repeatedly create the situation in which certain planted bugs (`mutations.py`) show themselves.
 
-Seeds find those bugs too, but one in dozens does, and which one changes with every change of the plans or of production code. So
-each plan here is a small cluster to which little else happens, and catches its bug with most of its own seeds.
+Seeds find those bugs too, but only one in dozens of seeds, and which one changes with every change of the plans or of
+production code. So each plan here is a small cluster with few other events, and catches its bug with most of its own
+seeds.
 """
 
 from __future__ import annotations

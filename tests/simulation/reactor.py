@@ -1,11 +1,11 @@
-"""A Twisted-shaped reactor for each process on a simulated host.
+"""A reactor like Twisted's for each process on a simulated host.
 
-Life: a process that starts gets a reactor of its own, on the world's one queue of events; when the process is killed its
-reactor is gone, and nothing that it had scheduled happens. `stop` ends it in order, as SIGTERM would: the triggers "before
-shutdown" are called and waited for, then everything of it is closed.
+Life: a process that starts gets its own reactor, on the world's one queue of events. When the process is killed, its
+reactor no longer exists, and its scheduled calls never run. `stop` ends it in order, as SIGTERM would: the triggers
+"before shutdown" are called and waited for, then all its connections are closed.
 
-Its clock is monotonic, and may go faster or slower than the world's. A frozen reactor (SIGSTOP) handles nothing, while its
-clock goes on and its peers' bytes pile up.
+Its clock is monotonic, and may be faster or slower than the world's. A frozen reactor (SIGSTOP) handles nothing, while
+its clock continues and its peers' bytes accumulate.
 """
 
 from __future__ import annotations

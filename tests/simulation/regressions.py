@@ -1,7 +1,7 @@
-"""Runs that once broke a promise, each with its story in a sentence; the tests run all of them.
+"""Runs that once broke a promise, each with its explanation in a sentence. The tests run all of them.
 
-A seed says only what today's plans make of it, so plans are kept here: a quiet cluster, and the items that the failure
-needed.
+A seed gives a different plan when the code of the plans changes. So plans are kept here: a quiet cluster, and the items
+that the failure needed.
 """
 
 from __future__ import annotations

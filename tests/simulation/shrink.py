@@ -1,8 +1,8 @@
-"""Makes a failing run short: which of its clients and actions does the failure need?
+"""Makes a failing run short by finding the clients and actions that the failure needs.
 
-Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", TSE 2002): parts of the plan's
-items are left out, large parts first, and stay out when the run still fails in the same way. What remains is replayable by
-its numbers, because leaving an item out changes no other one.
+Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", TSE 2002): parts of the
+plan's items are left out, large parts first. They stay out if the run still fails in the same way. The remaining items
+can be run again by their numbers, because leaving an item out changes no other item.
 """
 
 from __future__ import annotations

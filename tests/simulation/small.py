@@ -1,10 +1,10 @@
-"""Worlds that are no `world.World`: a few machines, of which one thing is asked, with an account of their own.
+"""Small worlds beside `world.World`: a few machines with one task, and their own checks.
 
-Life of a small world: the seed says what is there; `_live` lets it happen and draws up the account; then every machine is killed,
-and what is not Python's memory is given back.
+Life of a small world: the seed says what exists; `_live` runs it and makes the checks. Then every machine is killed,
+and everything that is not Python's memory is released.
 
-Invariant: nothing that broke goes unsaid: what raises in production code, a broker that refuses to start, and one that ends by
-itself are a Violation.
+Invariant: every failure is reported: an exception in production code, a broker that refuses to start, and one that ends
+by itself are a Violation.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Dequeues and counts of messages that are gone already, between those of messages that are not: stretches with gaps.
+"""Dequeues and counts for messages that have already left, between those of messages that have not: runs with gaps.
 
-A record that speaks of a message which has left its queue does nothing (`broker.core.state`). Brokers as they are write such a
-record seldom, if ever; a log may hold it all the same, and a stretch of consecutive messages in one record may have any of them
-in its middle. So some runs have primaries that repeat themselves.
+A record about a message that has left its queue does nothing (`broker.core.state`). Real brokers write such a record
+rarely, if ever. But a log may contain it, and a run of consecutive messages in one record may have such messages in its
+middle. So in some simulations primaries repeat records.
 
-Life of a repetition: a broker gathers what is to be dequeued, or counted, in one batch; where all that lies between two such
-messages is gone, `repeated` has it said of those in between too, so that one record covers all of them.
+Life of a repetition: a broker collects the messages of one batch that are to be dequeued or counted. If all messages
+between two of them have left, `repeated` adds them, so that one record covers all of them.
 
-Invariant: what is added speaks of messages alone that a batch which this broker has applied took off their queue.
+Invariant: an added message was removed from its queue by a batch that this broker has applied.
 """
 
 from __future__ import annotations

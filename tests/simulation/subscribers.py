@@ -1,11 +1,13 @@
-"""Clients of a simulated cluster that subscribe to an exchange and come back, and that unsubscribe.
+"""Clients of a simulated cluster that subscribe to an exchange and return, and that unsubscribe.
 
-Life of a subscriber: it attaches a durable subscription, whose queue the cluster makes; it goes, or its connection breaks, and it
-comes back to what was published meanwhile. A publisher comes late, when the subscription stands; from then on each message that
-the subscription's selector names is to be on its queue, and no other is. Life of a leaver: it attaches a durable subscription,
-closes the link after a time, hears that this is done, and begins anew; at the end it has unsubscribed for good.
+Life of a subscriber: it attaches a durable subscription, whose queue the cluster creates. It leaves, or its connection
+breaks, and it returns and gets the messages that were published in the meantime. A publisher starts late, when the
+subscription exists. From then on each message that matches the subscription's selector must be on its queue, and no
+other message. Life of a leaver: it attaches a durable subscription, closes the link after a time, is told that the
+subscription has ended, and begins again. At the end it has unsubscribed for good.
 
-Invariant: what a leaver's subscription gets is in no account; that it is gone when the broker says so, the history judges.
+Invariant: messages of a leaver's subscription are not checked. The history checks that the subscription no longer
+exists when the broker says so.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
 """A second site that takes over by force (docs/adr/0041), in simulated worlds of their own.
 
-Life of such a world: one broker or three vote, two of another site follow. Messages come to whoever serves. The first site is
-lost: its brokers die one after the other, or nobody of the two sites hears the other one any more, and then each may serve by
-itself. An operator asks a broker that followed to take over: too early, while a voter is there still, and then until it is done.
-Meanwhile it may lose its power, between the new id and the first batch, too. The other one that followed may be given an empty
-disk and added to the new cluster. At last the first site comes back, and both clusters go on beside each other.
+Life of such a world: one broker or three brokers vote, and two of another site follow. Messages go to whichever broker
+serves. The first site is lost: its brokers fail one after the other, or the two sites are disconnected, and then each
+may serve by itself. An operator asks a broker of the second site to take over: too early, while a voter is still
+connected, and then until it succeeds. Meanwhile this broker may lose its power, also between the new id and the first
+batch. The other broker of its site may get an empty disk and be added to the new cluster. At last the first site comes
+back, and both clusters continue independently.
 
-The account is drawn up by lineage, which is the cluster's id in the store of whoever commits. In one lineage an index is one
-batch. A batch that both lineages have with the same epoch and index is the same up to where the new one began, and no new batch
-has an epoch of before. What the operator was told is so: the new cluster has all that the old one had committed up to that batch,
-and nothing beyond; as far as it says that it was told of commits, the old one had committed. Nobody takes over before the first
-site is lost, or beside a voter that is connected. What either of the two accepted is there at the end, and each has a primary.
+The check works by lineage: the cluster's id in the store of the broker that commits. In one lineage, each index has one
+batch. If both lineages have a batch with the same epoch and index, it is the same batch, from before the beginning of
+the new lineage; no new batch has an earlier epoch. The answer to the operator is true: the new cluster has everything
+that the old one had committed up to the reported batch, and nothing after it; and every commit that it reports as known
+was a commit of the old cluster. No broker takes over before the first site is lost, or while a voter is connected.
+Messages that either cluster accepted exist at the end, and each cluster has a primary.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What went in against what came out."""
+"""Compares what was sent with what was received."""
 
 from collections import Counter
 

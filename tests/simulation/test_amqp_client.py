@@ -1,4 +1,6 @@
-"""The simulated clients' end of a connection: what it tells of a broker that does right, and of one that heeds no credit."""
+"""The simulated clients' end of a connection: what it reports of a broker that is right, and of one that ignores
+credit.
+"""
 
 from __future__ import annotations
 

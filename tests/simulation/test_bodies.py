@@ -1,9 +1,9 @@
-"""Bodies on a simulated disk: the power goes at every step of a compaction, of a snapshot's receipt and of a conversion, and what
-was acknowledged is on the queues afterwards, each body as it was put in.
+"""Bodies on a simulated disk. The power is cut at every step of a compaction, of receiving a snapshot and of a
+conversion. Afterwards every acknowledged message is on its queue, with its body unchanged.
 
-A run is a script of what a replica asks of its log. Most calls of the disk are events, and the power goes after each number of
-them in turn. Then the store is opened anew, its state is built from checkpoint and log, and every body that it knows is read from
-where it lies. A planted bug is caught by the same runs.
+A run is a script of a replica's calls to its log. Most calls of the disk are events, and the power is cut after each
+number of them in turn. Then the store is opened again, its state is built from checkpoint and log, and every body that
+it knows is read from its place. The same runs catch a planted bug.
 """
 
 from __future__ import annotations

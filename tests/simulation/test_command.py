@@ -1,4 +1,4 @@
-"""The command runs seeds, sums them up, and tells of a broken promise so that anybody can see it again."""
+"""The command runs seeds, prints a summary, and reports a broken promise in a way that anybody can repeat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raft's promises, each seen to be broken by a member that breaks it."""
+"""Each of Raft's promises is broken by a member that does wrong, and the check sees it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Brokers that leave, and drains that are called off, while brokers and drainers die."""
+"""Brokers that leave, and drains that are cancelled, while brokers and drainers fail."""
 
 from __future__ import annotations
 

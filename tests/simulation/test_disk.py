@@ -1,4 +1,4 @@
-"""A simulated disk keeps what was synced, loses of the rest what chance says, and fails as it is told to."""
+"""A simulated disk keeps synced data, loses other data at random, and fails on request."""
 
 from __future__ import annotations
 

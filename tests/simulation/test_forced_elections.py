@@ -1,4 +1,4 @@
-"""A cluster that an operator begins by force, without a member that is away: the checks know that this may be."""
+"""An operator begins a cluster by force, without an absent member. The checks allow this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written down of what clients have seen."""
+"""The history records what clients have seen."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Layouts: what is to be made before whom, and where what is sent arrives."""
+"""Layouts: what must be created before which client, and which queues get a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Queues that go after a time without a user: what the observers see of a broker that does right, and of one that does wrong."""
+"""Queues that are deleted after a time without a user: what the observers see of a broker that is right, and of one
+that is wrong.
+"""
 
 from __future__ import annotations
 

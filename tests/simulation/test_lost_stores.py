@@ -1,4 +1,6 @@
-"""All stores but one are lost while that one is down: nobody begins anew without it, and nothing accepted is lost."""
+"""All stores but one are lost while that one is down: no member begins a new cluster without it, and no accepted
+message is lost.
+"""
 
 from __future__ import annotations
 

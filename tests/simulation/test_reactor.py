@@ -1,5 +1,5 @@
-"""The simulated reactor and network do what Twisted's and the kernel's do, as far as the product relies on it, and always
-the same.
+"""The simulated reactor and network behave like Twisted's and the kernel's, as far as the product relies on it, and
+always in the same way.
 """
 
 from __future__ import annotations

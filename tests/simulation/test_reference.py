@@ -1,4 +1,4 @@
-"""What the committed log says, and what is wrong with logs that say otherwise."""
+"""What the committed log says, and the faults that are found in logs that say otherwise."""
 
 from typing import Any
 

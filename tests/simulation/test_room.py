@@ -1,4 +1,4 @@
-"""The bound on what logs take of a disk: kept at the end of a run, and noticed when it is not."""
+"""The limit of logs on a disk: it is kept at the end of a run, and a violation is noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pause in a whole cluster: while it lasts daemons promote nobody, and what a person asks for is done."""
+"""A pause of a whole cluster: while it lasts, daemons promote no broker, and a person's request is carried out."""
 
 from __future__ import annotations
 

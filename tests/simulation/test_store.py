@@ -1,8 +1,9 @@
-"""The store on a simulated disk, with simulated threads: whatever moment the power or the process goes at, and in whatever order
-its threads have run, what was acknowledged is there afterwards.
+"""The store on a simulated disk, with simulated threads. Whenever the power is cut or the process ends, and in whatever
+order its threads have run, acknowledged batches exist afterwards.
 
-A run is a seeded sequence of what a replica asks of its log. It can be ended after any number of events, and most calls of the
-disk are events. Then the store is opened anew, and what it holds is compared with what a dumb model says that it must and may.
+A run is a seeded sequence of a replica's calls to its log. It can be ended after any number of events, and most calls
+of the disk are events. Then the store is opened again, and its content is compared with what a simple model says that
+it must and may have.
 """
 
 from __future__ import annotations

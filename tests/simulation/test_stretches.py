@@ -1,4 +1,4 @@
-"""Stretches with gaps: what is said a second time is gone already, and only what lies between."""
+"""Runs with gaps: a repeated message has already left, and is between the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Second sites that take over by force while brokers die, and first sites that come back."""
+"""Second sites that take over by force while brokers fail, and first sites that come back."""
 
 from __future__ import annotations
 

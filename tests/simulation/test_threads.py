@@ -1,4 +1,4 @@
-"""Threads of a simulation take turns as the event queue says, and wait for each other as real ones do."""
+"""Threads of a simulation take turns in the order of the event queue, and wait for each other as real ones do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The observers: what they see of a broker that does right, and of one that is made to do wrong."""
+"""The observers: what they see of a broker that is right, and of one that is made to do wrong."""
 
 from __future__ import annotations
 

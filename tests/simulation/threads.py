@@ -1,17 +1,18 @@
-"""Threads that take turns on simulated time: greenlets, resumed by the event queue of their host and by nothing else.
+"""Threads that take turns on simulated time: greenlets, resumed only by the event queue of their host.
 
-Life of a thread: `start` has it begun by the event queue. It runs until it waits (for a lock, a condition, an event, another
-thread, or time to pass); then the event queue goes on, and whatever ends the wait puts the thread's resumption into the queue.
-So the order in which threads run is that of the queue, the same for the same seed.
+Life of a thread: `start` lets the event queue begin it. It runs until it waits (for a lock, a condition, an event,
+another thread, or a time). Then the event queue continues. Whatever ends the wait puts the thread's resumption into the
+queue. So threads run in the order of the queue, which is the same for the same seed.
 
-The host's reactor is such a thread too: `enter` runs a function in it, at once if it is idle. While it waits, as for a sync that
-is slow, or for a thread that it joins, what is entered waits in line, as calls do at a real reactor that is blocked.
+The host's reactor is such a thread too: `enter` runs a function in it, at once if it is idle. While the reactor waits,
+for example for a slow sync or to join a thread, entered functions wait in line, as calls do in a real reactor that is
+blocked.
 
-`kill` ends them all where they stand, as the end of a process does. Whoever simulates switches the host's disk off before,
-so that what is run while they unwind leaves no trace.
+`kill` ends all threads where they are, as the end of a process does. The caller switches the host's disk off before, so
+that code that runs while they unwind has no effect.
 
-Invariants: only the event queue, in a greenlet that is none of these threads, resumes one; an exception that leaves a thread is
-raised there.
+Invariants: a thread is resumed only by the event queue, in a greenlet that is none of these threads. An exception that
+leaves a thread is raised there.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """A client of a simulated cluster that works in transactions: it consumes from one queue and sends to two others.
 
-Life of its work: over one connection it has a link to the coordinator, one that consumes, and one to each of the two queues. It
-declares a transaction, takes some messages in it, sends two for each, and discharges it, to be carried out or to fail. When it is
-told that it was carried out, all of it has happened; when it is told that it was undone, or when it has not discharged it before
-the connection went, nothing has; and when the connection goes in between, one or the other.
+Life of its work: on one connection it has a link to the coordinator, a consuming link, and a link to each of the two
+queues. It declares a transaction, consumes some messages in it, sends two for each, and discharges it, as a commit or
+as a rollback. If it is told that the transaction was carried out, all of it has happened. If it is told that it was
+rolled back, or if the connection ended before the discharge, nothing has happened. If the connection ends in between,
+either may be true.
 
-Invariant: what it has consumed leaves its queue by the batch that has what it sent in the same transaction, and by no other
-(`checks.reference` judges that, by what the history has been told).
+Invariant: consumed messages leave their queue by the batch that has the messages sent in the same transaction, and by
+no other batch (`checks.reference` checks this, by the history).
 """
 
 from __future__ import annotations

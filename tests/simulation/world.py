@@ -1,15 +1,15 @@
-"""A whole cluster in one process, on one queue of events: brokers, resource managers, clients and operators, and what goes
-wrong.
+"""A whole cluster in one process, on one queue of events: brokers, resource managers, clients and operators, and all
+faults.
 
-Life of a run: everything is made from the seed's plan; the brokers start, a resource manager has one promoted, queues are
-created, clients send and take, and the plan's actions happen. At the plan's end everything is healed, producers stop, and
-the cluster must recover within `LIVENESS_S`: one active primary, every member level with it, every queue drained, every
-producer told. Then the checks have the last word.
+Life of a run: everything is made from the seed's plan. The brokers start, a resource manager has one promoted, queues
+are created, clients send and consume, and the plan's actions happen. At the plan's end everything is healed, producers
+stop, and the cluster must recover within `LIVENESS_S`: one active primary, every member with the same log, every queue
+empty, every producer with its outcomes. Then the final checks run.
 
-Production code runs as it is; it is given simulated sockets, disks, threads and clocks. Nothing else of this process may show:
-process id, command line and log are the world's while a run lasts.
+Production code runs unchanged, with simulated sockets, disks, threads and clocks. It must not see anything else of this
+process: process id, command line and log are the world's while a run lasts.
 
-Invariant: the same seed and the same kept items give the same run, byte for byte; `Outcome.digest` says so.
+Invariant: the same seed and the same kept items give the same run, byte for byte; `Outcome.digest` shows it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What is promised, checked while it happens: the log (consensus.py), the state (reference.py), the bounds (limits.py), the end
-(accounting.py), and the observers that tell them (watch.py)."""
+"""What is promised, checked while it happens: the log (consensus.py), the state (reference.py), the limits (limits.py),
+the end (accounting.py), and the observers that tell the checkers (watch.py).
+"""
 
 from tests.simulation.checks.watch import Checks
 

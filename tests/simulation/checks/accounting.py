@@ -1,15 +1,17 @@
-"""Total-queue accounting: what went in against what came out, message by message, when the queues are empty at the end.
+"""Total-queue accounting: compares sent and received messages one by one, when the queues are empty at the end.
 
-The terms are those of Jepsen's total-queue checker. With multisets of attempts (enqueues that were begun), enqueues (those that
-were acknowledged) and dequeues: what was dequeued but never attempted is **unexpected**; what was attempted, but dequeued more
-often than that, is **duplicated**; what was acknowledged and never dequeued is **lost**; what was dequeued though nobody knew
-whether its enqueue had worked is **recovered**. Only the first three are faults.
+The terms are those of Jepsen's total-queue checker. There are multisets of attempts (enqueues that were begun),
+enqueues (those that were acknowledged) and dequeues. A message that was dequeued but never attempted is **unexpected**.
+A message that was attempted, but dequeued more often than attempted, is **duplicated**. A message that was acknowledged
+and never dequeued is **lost**. A message that was dequeued although the outcome of its enqueue is unknown is
+**recovered**. Only the first three are faults.
 
-A dequeue here is a consumer's accept that the broker has confirmed, or, when the confirmation never came, one that was sent: the
-broker may have got it. Several of those for one message are one dequeue, because a consumer that hears nothing may well get it
-again. A message that is still on a queue which nobody need have emptied, that went with its queue when that was deleted, or with
-the disk of the one broker that kept it, or that expired, was rejected or has failed too often and has its dead letter, is not
-lost: which those are say the committed logs, message by message. Queues that may drop messages by their own policy owe nothing.
+A dequeue here is a consumer's accept that the broker has confirmed, or an accept that was sent and never confirmed,
+because the broker may have got it. Several of those for one message are one dequeue, because a consumer without a
+confirmation may get the message again. Some messages are not lost although nobody consumed them: those on a queue that
+need not be empty; those that were deleted with their queue, or with the disk of the one broker that kept them; and
+those that expired, were rejected or failed too often and have their dead letter. The committed logs show which these
+are, message by message. A queue that may drop messages by its own policy need not deliver all of them.
 """
 
 from __future__ import annotations

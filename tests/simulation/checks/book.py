@@ -1,9 +1,10 @@
-"""How far each attempt to put a message on a queue has come in the committed logs, of the cluster and of every broker's own.
+"""The state of each attempt to put a message on a queue, as committed in the logs, of the cluster and of each broker.
 
-Life of an attempt here: a committed batch puts it on its queue (`enqueued`), another takes it off (`dequeued`), or it goes with
-its queue or with its broker's disk (`gone`). A dead letter may come several times: `letters` counts.
+Life of an attempt here: a committed batch puts it on its queue (`enqueued`), and another one removes it (`dequeued`),
+or it is lost with its queue or with its broker's disk (`gone`). A dead letter may arrive several times: `letters`
+counts.
 
-Invariant: what is here was committed; what clients were told is the history's.
+Invariant: everything here was committed; the history has what the clients were told.
 """
 
 from __future__ import annotations

@@ -1,24 +1,27 @@
-"""Raft's promises, watched at every member as it carries out its effects.
+"""Raft's promises, checked at every member as it carries out its effects.
 
-For each member there is a shadow of what its disk must hold: which entry stands where, how far it is synced, what it has voted
-and what it has told others to be safe. A shadow outlives its process; when the member comes back, what its store says is held
-against it. From all shadows together follow the promises between members.
+Each member has a shadow of what its disk must have: its entries, how far they are synced, its vote, and what it has
+told others to be safe. A shadow outlives its process. When the member comes back, its store is compared with the
+shadow. All shadows together give the promises between members.
 
-What is checked (Ongaro and Ousterhout, Figure 3, and what it rests on): one vote an epoch, saved before it is given, and for no
-log older than the voter's; one primary an epoch, one that was asked for, whose log holds all that is committed, and who serves
-only when a batch of its own epoch is committed; the same index and epoch is the same batch after the same batch; a primary
-commits what a majority of its voters has on disk, of its own epoch; nobody else commits more; what is committed is not truncated;
-what was acknowledged is there after a restart; one change of the members at a time, and by one member. What a witness attests is
-on its primary's disk then, is not taken back, and counts for commits of its epoch alone.
+What is checked (Ongaro and Ousterhout, Figure 3, and its assumptions): a member gives one vote in an epoch, saves it
+first, and votes for no log older than its own. An epoch has one primary. It was asked to campaign, its log has all
+committed batches, and it serves only when a batch of its own epoch is committed. The same index and epoch is the same
+batch after the same batches. A primary commits batches of its own epoch that a majority of its voters has on disk;
+other members commit nothing more. Committed batches are not truncated. Acknowledged batches exist after a restart.
+There is one change of the members at a time, by one member. What a witness attests is on its primary's disk at that
+time, is not taken back, and counts only for commits of its epoch.
 
-A campaign by force (`qpid-ha bootstrap --force`) counts the votes of blank stores as any others: an operator has given up what
-the silent members may hold.
+A campaign by force (`qpid-ha bootstrap --force`) counts the votes of blank stores like any others: the operator has
+given up what the silent members may have.
 
-And what a store must know of itself (docs/adr/0004): after damage, what it has lost; after a crash alone, that nothing is lost. A
-store that is short of something gives no vote that counts for a log which may lack that, does not stand for election, and
-counts as whole again only when it holds what it lacked. A primary is elected by votes that were given, and by those that count.
+Also checked is what a store must know about itself (docs/adr/0004): after damage, what it has lost; after a crash
+alone, that nothing is lost. A store that lacks something gives no vote that counts for a log that may lack it too. It
+is not a candidate, and counts as whole again only when it has what it lacked. A primary is elected by votes that were
+given, and by those that count.
 
-Invariant: a shadow never claims more than the member's own effects did, so that whoever trusts it trusts no less than Raft does.
+Invariant: a shadow never claims more than the member's own effects did. So a check that trusts it assumes no more than
+Raft does.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Whether queues that go after a time without a user go when they may, and because the broker that serves has said so.
+"""Checks that queues with `qpid.auto_delete_timeout` are deleted only when they may be, and because the primary says
+so.
 
-Life of a judgement: each time that a link attaches to such a queue or leaves it, that a broker first has the queue, and that its
-term begins, the moment is noted, on that broker's own clock. When the broker proposes the queue's end, all of its time must have
-passed since the last of these, with nobody attached at that moment. Then the end has been asked for, and what the queue holds may
-go. That such a queue goes at all is for the end of a run to see.
+Life of a check: when a link attaches to such a queue or leaves it, when a broker first has the queue, and when its term
+begins, the time is noted, on that broker's own clock. When the broker proposes the queue's deletion, its whole timeout
+must have passed since the last of these times, and no link may be attached. Then the deletion has been requested, and
+the queue's messages may be deleted. The end of a run checks that such queues are deleted at all.
 
-Invariant: nothing here asks what the broker has scheduled.
+Invariant: the broker's schedule is not used here.
 """
 
 from __future__ import annotations

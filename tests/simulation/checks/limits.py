@@ -1,4 +1,4 @@
-"""Whether a broker stays within its bounds: credit, connections, what waits for clients, what messages cost in memory."""
+"""Checks that a broker stays within its limits: credit, connections, bytes that wait for clients, memory for messages."""
 
 from __future__ import annotations
 

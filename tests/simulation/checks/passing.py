@@ -1,8 +1,9 @@
-"""What the committed log says of an exchange that numbers what goes through it and keeps the last of it, judged batch by batch.
+"""Checks, batch by batch, what the committed log says about an exchange that numbers its messages and keeps the last
+one.
 
-Every queue of these runs is bound to the exchange for everything. So the numbers on a queue follow one another without a gap:
-from its first message on, if it was bound before that came, and else from the message that it was owed. A number is one
-message's.
+Every queue of these runs is bound to the exchange for all messages. So the numbers on a queue have no gaps: from its
+first message on, if it was bound before the first message of the exchange, otherwise from the last message that it was
+owed. A number belongs to one message.
 """
 
 from __future__ import annotations

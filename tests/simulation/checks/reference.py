@@ -1,15 +1,15 @@
-"""What the committed log says, worked out a second time and as simply as can be: the reference that brokers are held to.
+"""A second and very simple calculation of the state from the committed log: the reference for all brokers.
 
-Its life: each batch is entered once, when the first broker applies it; whoever applies that index later must apply the same
-bytes. From the batches follow the queues, what is alive on each, and a digest of all of it at every index, so that any broker's
-state can be compared at any index that it comes to. There is one for the cluster's log, and one for the log that each broker
-keeps for itself, until its disk is replaced: `abandon`.
+Life: each batch is entered once, when the first broker applies it. Every broker that applies that index later must
+apply the same bytes. The batches give the queues, their live messages, and a digest of everything at every index. So
+any broker's state can be compared at any index that it reaches. There is one reference for the cluster's log, and one
+for each broker's local log, until its disk is replaced: `abandon`.
 
-Invariants: a message is on a queue because a client sent it there, once, on the level that its priority gives it there, and after
-those of that level that the same link sent before it; it leaves because a consumer took it, or with its queue, or because a
-consumer rejected it, its delivery failed too often or its time was over, and then its dead letter is on the queue that it is to
-go to. (Of queues that the history does not know only the state is followed.)
-Digests are sums of hashes, so that each change costs one addition.
+Invariants: a message is on a queue because a client sent it there, once, on the level of its priority, and after the
+messages of that level that the same link sent before it. It leaves because a consumer took it, or with its queue, or
+because a consumer rejected it, its delivery failed too often or it expired; then its dead letter is on the right queue.
+(For queues that the history does not know, only the state is compared.) Digests are sums of hashes, so that each change
+costs one addition.
 """
 
 from __future__ import annotations

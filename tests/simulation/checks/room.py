@@ -1,12 +1,13 @@
-"""Whether logs keep their bound on the disk: at most twice what is alive, and two segments (docs/adr/0013).
+"""Checks that logs keep their limit on the disk: at most twice the live bytes, and two segments (docs/adr/0013).
 
-What counts is what lies on the simulated disk, file by file, and not the broker's own figures. Files that a damaged store was
-put aside with are for people, and no part of a log. Simulated files and messages are so small that three things count which
-otherwise do not: the heads of the files that what is alive would fill; the newest segment, if it was made for a batch larger
-than a segment; and in the checkpoint, where the dead messages between two that are alive lay (broker.core.queues.lane).
+The files on the simulated disk are measured, not the broker's own figures. Files that were set aside from a damaged
+store are for people, and do not count. Simulated files and messages are so small that three things count which are
+otherwise negligible: the heads of the files that the live messages would fill; the newest segment, if it was made for a
+batch larger than a segment; and in the checkpoint, the places of dead messages between two live ones
+(broker.core.queues.lane).
 
-The bound holds when a disk has had time to copy. While it is slow, full, or under a broker that is away, a log may take more: how
-much is bounded by the disk alone. So this is asked when everything has come to rest.
+The limit holds when a disk has had time to copy. While it is slow or full, or while its broker is down, only the disk
+limits the log. So this is checked when everything is at rest.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Which release each member is of, and what of the cluster's log it may therefore apply (docs/adr/0015).
+"""The release of each member, and what it may therefore apply of the cluster's log (docs/adr/0015).
 
-Life: `started` says of which machine version a member's process is, and stays true of the member while it is away; `applied`
-looks at each batch of the cluster's log that a member has applied, `stands` at how far it says that it has come. What a batch
-asks for is read from its records here, without the code that production decides with.
+Life: `started` gives the machine version of a member's process, which stays valid while the member is away. `applied`
+checks each batch of the cluster's log that a member has applied, and `stands` the index that it says it has reached.
+The version that a batch needs is read from its records here, without the production code that decides it.
 
-Promises: the cluster's version rises only to what every member applied when last seen; nobody applies what needs more than its
-version, or comes by a snapshot to where such a thing has been applied.
+Promises: the cluster's version rises only to a version that every member knew when it was last seen. No member applies
+a batch that needs a later version than its own, or skips such a batch by a snapshot.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""The checks put together: observers on production objects, what they tell the checkers, and what a run asks of them.
+"""The checks together: observers on production objects, what they tell the checkers, and what a run asks of them.
 
-Life: within `with Checks(history)` the methods that carry out effects, apply batches and give out messages are wrapped, for all
-brokers of this process; each call tells the checkers what it is about to do or has done. A broker is known by its member address.
-The cluster's log has one reference for all brokers; the log that a broker keeps for itself has its own, which is known by the
-store's identity and outlives the process.
-`step` raises what they found; `finish` judges the end.
+Life: within `with Checks(history)`, the methods that carry out effects, apply batches and deliver messages are wrapped,
+for all brokers of this process. Each call tells the checkers what it is about to do or has done. A broker is known by
+its member address. The cluster's log has one reference for all brokers. A broker's local log has its own reference,
+which is known by the store's identity and outlives the process. `step` raises what the checkers found; `finish` makes
+the final checks.
 
-Disks are watched too: a file is renamed only when it is synced; nothing of a log is dropped for a checkpoint that a power cut
-could still take away; when a part of a log was dropped, no file has its bytes any more. And messages between members: one of an
-older epoch changes nothing.
+Disks are watched too: a file is renamed only when it is synced. No part of a log is deleted for a checkpoint that a
+power cut could still remove. When a part of a log was deleted, no file has its bytes any more. Messages between members
+are also watched: a message of an older epoch changes nothing.
 
-Invariants: an observer never raises into production code (whose own handlers would swallow it), never changes what it watches and
-never reads a log again; leaving the `with` puts every method back.
+Invariants: an observer never raises into production code (whose own handlers would swallow it), never changes what it
+watches, and never reads a log again. Leaving the `with` restores every method.
 """
 
 from __future__ import annotations
