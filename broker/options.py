@@ -21,6 +21,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from broker.core.sasl_client import MECHANISMS
 from broker.core.urls import Url
 
 MAX_FILE_BYTES = 1024 * 1024
@@ -351,6 +352,15 @@ def with_password(url: Url, password: str | None, name: str) -> Url:
         raise SettingsError(f"--{name} has a password already: leave it or --password-file out")
     return replace(url, password=password)
 
+
+SASL_MECHANISM = Option(
+    "sasl-mechanism",
+    one_of(*MECHANISMS),
+    "",
+    "MECH",
+    f"{', '.join(MECHANISMS)}. Default: the strongest that the broker offers.",
+)
+"""For the logins of commands and daemons."""
 
 PASSWORD_FILE = Option(
     "password-file", password_file, None, "FILE", "File whose first line is the password of the user in the URL."

@@ -17,9 +17,8 @@ import click
 
 from broker.client import ManagementClient, find_primary
 from broker.core import urls
-from broker.core.sasl_client import MECHANISMS
 from broker.core.urls import Address, Url
-from broker.options import PASSWORD_FILE, Option, gather, one_of, seconds, with_password
+from broker.options import PASSWORD_FILE, SASL_MECHANISM, Option, gather, seconds, with_password
 from broker.tls_files import FILES, NO_TLS, TlsFiles
 
 if TYPE_CHECKING:
@@ -48,13 +47,7 @@ CONNECTION = (
         short="b",
     ),
     Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Time to wait for an answer.", short="t"),
-    Option(
-        "sasl-mechanism",
-        one_of(*MECHANISMS),
-        "",
-        "MECH",
-        f"{', '.join(MECHANISMS)}. Default: the strongest that the broker offers.",
-    ),
+    SASL_MECHANISM,
     PASSWORD_FILE,
     *FILES,
 )

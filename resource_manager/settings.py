@@ -17,17 +17,16 @@ from typing import Any
 
 from broker.core import urls
 from broker.core.limits import MIB
-from broker.core.sasl_client import MECHANISMS
 from broker.core.urls import Url
 from broker.options import (
     PASSWORD_FILE,
+    SASL_MECHANISM,
     Option,
     SettingsError,
     file,
     folder,
     gather,
     number,
-    one_of,
     seconds,
     size,
     text,
@@ -139,13 +138,7 @@ OPTIONS = (
         "BYTES",
         "Maximum size of all telemetry files of this daemon. The oldest are deleted first.",
     ),
-    Option(
-        "sasl-mechanism",
-        one_of(*MECHANISMS),
-        "",
-        "MECH",
-        f"{', '.join(MECHANISMS)}. Default: the strongest that the broker offers.",
-    ),
+    SASL_MECHANISM,
     PASSWORD_FILE,
     *FILES,
     Option("cluster-name", text, "", "NAME", "Name of the cluster in telemetry. Default: the cluster's id."),

@@ -30,6 +30,9 @@ _CALL_S = 10.0
 """The time for one call of the API server."""
 
 
+_file = partial(click.option, type=click.Path(path_type=Path), metavar="FILE")
+
+
 @click.command(context_settings=options.CONTEXT)
 @click.option(
     "--stores",
@@ -66,21 +69,9 @@ _CALL_S = 10.0
 @click.option("--delete-released", is_flag=True, help="Delete a store, or its claim, when it is empty and released.")
 @click.option("--once", is_flag=True, help="Poll once and end: exit code 0 if nothing is left to drain, 1 if something is.")
 @click.option("--probe-port", type=click.IntRange(0, 65535), metavar="PORT", help="Answer GET /livez on this port.")
-@click.option("--api-server", "server", metavar="URL", help="API server, as https://host:6443. [default: the one of the pod]")
-@click.option(
-    "--api-token-file",
-    "token_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="File with the bearer token. [default: the one of the pod]",
-)
-@click.option(
-    "--api-ca-file",
-    "ca_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Certificates of its authorities. [default: the one of the pod]",
-)
+@click.option("--api-server", "server", metavar="URL", help="API server, as https://host:6443. [default: the pod's own]")
+@_file("--api-token-file", "token_file", help="File with the bearer token. [default: the pod's own]")
+@_file("--api-ca-file", "ca_file", help="CA certificates of the API server. [default: the pod's own]")
 @partial(options.connection_options, without=("broker",))
 @click.version_option(options.VERSION, prog_name=NAME)
 def command(form: str, **given: Any) -> None:
@@ -92,7 +83,7 @@ def command(form: str, **given: Any) -> None:
     qpid-scaledown --namespace shop          on Kubernetes: the wanted number is the replicas of each StatefulSet
 
     The highest number is drained first. Nothing is drained while the wanted number is 0. If a store is wanted again, its drain
-    is cancelled when its broker runs. A wanted broker that does not run is left alone: it may be restarting. Of several
+    is cancelled when its broker runs. The store of a wanted broker is never drained, even if the broker is down. Of several
     controllers, one acts.
     """
     own = {name: given.pop(name) for name in (*_FOLDER, *_KUBERNETES, "namespaces", "brokers", "targets")}

@@ -21,11 +21,12 @@ from typing import Any
 import click
 
 from broker.core import urls
-from broker.core.sasl_client import MECHANISMS, Login
+from broker.core.sasl_client import Login
 from broker.core.urls import Url
 from broker.options import (
     CONFIG,
     PASSWORD_FILE,
+    SASL_MECHANISM,
     Option,
     SettingsError,
     gather,
@@ -96,13 +97,7 @@ OPTIONS = (
     Option("drain-timeout", seconds(0, 86_400), 60.0, "SECONDS", "Time to wait for missing messages while none arrives."),
     Option("heartbeat", seconds(2, 3600), 5.0, "SECONDS", "A client disconnects from a broker that is silent for this time."),
     Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Time to wait for a primary at the start.", short="t"),
-    Option(
-        "sasl-mechanism",
-        one_of(*MECHANISMS),
-        "",
-        "MECH",
-        f"{', '.join(MECHANISMS)}. Default: the strongest that the broker offers.",
-    ),
+    SASL_MECHANISM,
     PASSWORD_FILE,
     *FILES,
 )
