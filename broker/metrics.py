@@ -90,7 +90,7 @@ class Metrics:
         about = labels({"version": self._version, "broker_id": broker.broker_id})
         yield Family("understudy_build_info", "1, with the release and the broker's id.", [(about, 1)])
         yield _one("understudy_serves", "1 while the broker serves clients.", int(logs.serving))
-        yield _one("understudy_leaving", "1 while a drain empties the broker, or has.", int(logs.closed))
+        yield _one("understudy_leaving", "1 while a drain empties the broker, and after it.", int(logs.closed))
         yield _one("understudy_drain_origins", "Queues of other brokers that drains bring here.", broker.origins.count)
         yield _one("understudy_connections", "Connections: clients, members and administrators.", len(admission.connections))
         yield _one("understudy_connections_max", "Clients that may be connected at a time.", broker.max_connections)

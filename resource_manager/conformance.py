@@ -206,7 +206,7 @@ async def _names(bench: Bench) -> None:
     async with bench.daemons(1) as [daemon]:
         assert daemon.guarantee in Guarantee
         if daemon.health.reason:
-            raise Broken(f"it is reachable, and gives a reason why it is not: {daemon.health.reason!r}")
+            raise Broken(f"it is reachable, but gives a reason why it is not: {daemon.health.reason!r}")
 
 
 async def _refuses(bench: Bench) -> None:
@@ -216,12 +216,12 @@ async def _refuses(bench: Bench) -> None:
         if _UNKNOWN not in str(error):
             raise Broken(f"it does not name the option in {str(error)!r}") from None
     else:
-        raise Broken(f"it takes an option named {_UNKNOWN!r}")
+        raise Broken(f"it accepts an option named {_UNKNOWN!r}")
 
 
 async def _alone(bench: Bench) -> None:
     async with bench.daemons(1) as [daemon]:
-        await bench.until(daemon.has_turn, "has no turn, though it is alone,")
+        await bench.until(daemon.has_turn, "gets no turn although it is alone,")
 
 
 async def _stays(bench: Bench) -> None:
@@ -245,14 +245,14 @@ async def _one_at_a_time(bench: Bench) -> None:
         if two[0].guarantee is Guarantee.STAGGERED:
             now_s = bench.reactor.seconds()
             if two[0].call("acts_at", now_s, now_s) == two[1].call("acts_at", now_s, now_s):
-                raise Broken("two daemons that know of each other have their turns at the same time")
+                raise Broken("two daemons that know each other have their turns at the same time")
             return
 
         def check() -> None:
             if [daemon.has_turn() for daemon in two] == [True, True]:
                 raise Broken("two daemons have their turn at the same time")
 
-        await bench.until(lambda: [daemon.has_turn() for daemon in two] != [False, False], "gives none of two daemons its turn")
+        await bench.until(lambda: [daemon.has_turn() for daemon in two] != [False, False], "gives neither daemon its turn")
         await bench.watches(check)
 
 
@@ -260,13 +260,13 @@ async def _hands_over(bench: Bench, leave: Callable[[Daemon], Awaitable[None]]) 
     async with bench.daemons(2) as two:
         if two[0].guarantee is not Guarantee.LEASED:
             raise Untried("it promises no leases")
-        await bench.until(two[0].has_turn, "gives the first its turn")
+        await bench.until(two[0].has_turn, "does not give the first daemon its turn")
         if two[1].has_turn():
             raise Broken("two daemons have their turn at the same time")
         calls = two[1].calls
         await leave(two[0])
-        await bench.until(lambda: two[1].calls > calls, "does not call the watcher of the one that waits")
-        await bench.until(two[1].has_turn, "does not give the next its turn")
+        await bench.until(lambda: two[1].calls > calls, "does not call the watcher of the daemon that waits")
+        await bench.until(two[1].has_turn, "does not give the next daemon its turn")
 
 
 async def _rests(bench: Bench) -> None:
@@ -298,10 +298,10 @@ async def _answers_move_on(bench: Bench) -> None:
     async with bench.daemons(1) as [daemon]:
         first_s = daemon.health.answered_s
         if first_s is None:
-            raise Untried("it has no outside system")
+            raise Untried("it has no external system")
         if first_s > bench.reactor.seconds():
-            raise Broken("its last good answer is of the future")
-        await bench.until(lambda: (daemon.health.answered_s or 0.0) > first_s, "tells of no newer good answer")
+            raise Broken("the time of its last good answer is in the future")
+        await bench.until(lambda: (daemon.health.answered_s or 0.0) > first_s, "does not report a newer good answer")
 
 
 async def _ends(bench: Bench) -> None:
@@ -318,23 +318,23 @@ async def _ends(bench: Bench) -> None:
 async def _away(bench: Bench) -> None:
     subject = bench.subject
     if subject.cut is None or subject.mend is None:
-        raise Untried("give --break and --mend, which cut its outside system off and undo that")
+        raise Untried("give --break and --mend, which disconnect its external system and connect it again")
     async with bench.daemons(1) as [daemon]:
         await bench.until(daemon.has_turn, "has no turn")
         subject.cut()
         try:
-            await bench.until(lambda: not daemon.health.reachable, "says that it is reachable, though it is cut off,")
+            await bench.until(lambda: not daemon.health.reachable, "says that it is reachable although it is disconnected,")
             if not daemon.health.reason:
                 raise Broken("it gives no reason why it is not reachable")
             answered_s = daemon.health.answered_s
 
             def check() -> None:
                 if daemon.health.answered_s != answered_s:
-                    raise Broken("its last good answer moves on while it is cut off")
+                    raise Broken("the time of its last good answer increases while it is disconnected")
 
             await bench.watches(check)
             if daemon.guarantee is Guarantee.LEASED:
-                await bench.until(lambda: not daemon.has_turn(), "keeps its turn, though it is cut off,")
+                await bench.until(lambda: not daemon.has_turn(), "keeps its turn although it is disconnected,")
         finally:
             subject.mend()
         await bench.until(lambda: daemon.health.reachable, "is not reachable again")
@@ -356,14 +356,14 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("It names its guarantee, and its health while it is reachable.", _names),
     ("An option that it does not know is refused by its name.", _refuses),
     ("A daemon that is alone gets its turn.", _alone),
-    ("The moment of a turn stays the same while the turn lasts.", _stays),
-    ("Of two daemons one acts at a time.", _one_at_a_time),
-    ("When the need is over the turn goes to the next, whose watcher is called.", _rests),
-    ("When a daemon closes, its turn goes to the next, whose watcher is called.", _closes),
-    ("Calls may come in any order, and again, and before anything is reached.", _any_order),
-    ("While its outside system is there, its last good answer moves on.", _answers_move_on),
-    ("After close there is no timer, and no call of the watcher.", _ends),
-    ("When its outside system is away it says so, its turn ends, and it comes back.", _away),
+    ("The start time of a turn stays the same during the turn.", _stays),
+    ("Of two daemons, one acts at a time.", _one_at_a_time),
+    ("When no promotion is needed any more, the turn goes to the next daemon, and its watcher is called.", _rests),
+    ("When a daemon closes, its turn goes to the next daemon, and its watcher is called.", _closes),
+    ("Calls may come in any order, repeatedly, and before the external system is reached.", _any_order),
+    ("While its external system is reachable, the time of its last good answer increases.", _answers_move_on),
+    ("After close there is no timer and no call of the watcher.", _ends),
+    ("When its external system is unreachable, it says so and its turn ends; later it is reachable again.", _away),
     ("Every call returns at once.", _at_once),
     ("The watcher is never called from within a call.", _not_entered),
 )
@@ -398,21 +398,21 @@ def _command(words: str | None) -> Callable[[], None] | None:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option("--arbiter", required=True, metavar="NAME", help="The plug-in to examine.")
-@click.option("--arbiter-option", multiple=True, metavar="KEY=VALUE", help="An option of its own. May be given several times.")
+@click.option("--arbiter", required=True, metavar="NAME", help="The plug-in to test.")
+@click.option("--arbiter-option", multiple=True, metavar="KEY=VALUE", help="An option of the plug-in. May be repeated.")
 @click.option(
-    "--cluster-name", default="conformance", show_default=True, metavar="NAME", help="What its clusters' names begin with."
+    "--cluster-name", default="conformance", show_default=True, metavar="NAME", help="Prefix of the names of its clusters."
 )
-@click.option("--break", "cut", metavar="COMMAND", help="A command, without a shell, that cuts its outside system off.")
-@click.option("--mend", metavar="COMMAND", help="A command that undoes that.")
-@click.option("--wait", default=30.0, show_default=True, metavar="SECONDS", help="Time for whatever must come.")
-@click.option("--still", default=1.0, show_default=True, metavar="SECONDS", help="For how long what must not come is watched.")
+@click.option("--break", "cut", metavar="COMMAND", help="Command that disconnects its external system, without a shell.")
+@click.option("--mend", metavar="COMMAND", help="Command that connects it again.")
+@click.option("--wait", default=30.0, show_default=True, metavar="SECONDS", help="Time to wait for an expected event.")
+@click.option("--still", default=1.0, show_default=True, metavar="SECONDS", help="Time to watch for an unwanted event.")
 def command(
     arbiter: str, arbiter_option: tuple[str, ...], cluster_name: str, cut: str | None, mend: str | None, wait: float, still: float
 ) -> None:
-    """Say of each rule that an arbiter must keep whether a plug-in keeps it.
+    """Test a plug-in with each rule for arbiters, and print the results.
 
-    The outside system must be there, and not be in use: clusters NAME-1, NAME-2 and so on are made in it.
+    The external system must be reachable and not in use: the clusters NAME-1, NAME-2 and so on are created in it.
     """
     from broker.net import reactor as monotonic
 

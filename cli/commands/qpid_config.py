@@ -234,7 +234,7 @@ def check_acl(words: Sequence[str], form: str) -> None:
             warn(line)
         found = {"rules": len(acl.rules) + len(acl.hosts), "warnings": len(acl.warnings)}
         mode = "allowed" if acl.mode.allowed else "denied"
-        show_json(found) if form == "json" else click.echo(f"{found['rules']} rules; what no rule decides is {mode}")
+        show_json(found) if form == "json" else click.echo(f"{found['rules']} rules; an action without a matching rule is {mode}")
         return
     decision = _decided(acl, *question)
     why = f"{file}:{decision.line}" if decision.line else "no rule decides, and this is the default"

@@ -219,7 +219,7 @@ def acl(tmp_path: Path) -> str:
 
 def test_acl_check_says_what_a_file_comes_to(acl: str) -> None:
     ran = run("qpid-config", "acl-check", acl)
-    assert (ran.status, ran.out) == (0, "5 rules; what no rule decides is denied\n")
+    assert (ran.status, ran.out) == (0, "5 rules; an action without a matching rule is denied\n")
     assert ran.err == f"warning: {acl}:2: this broker never checks `delete broker`: the rule is never used\n"
     assert json.loads(run("qpid-config", "--format", "json", "acl-check", acl).out) == {"rules": 5, "warnings": 1}
 

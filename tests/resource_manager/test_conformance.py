@@ -27,13 +27,13 @@ FAULTS: dict[type[planted.Sound], str] = {
     planted.AnswersNothing: "alone gets its turn",
     planted.MovesItsTurn: "stays the same",
     planted.LetsAllAct: "one acts at a time",
-    planted.KeepsItsTurnInRest: "When the need is over",
+    planted.KeepsItsTurnInRest: "When no promotion is needed",
     planted.TellsNobody: "When a daemon closes",
     planted.RaisesInPublish: "in any order",
     planted.LeavesATimer: "After close",
     planted.CallsAfterClose: "After close",
-    planted.SaysItIsWellWhenItIsNot: "is away it says so",
-    planted.ActsOnAfterItsLease: "is away it says so",
+    planted.SaysItIsWellWhenItIsNot: "is unreachable, it says so",
+    planted.ActsOnAfterItsLease: "is unreachable, it says so",
     planted.Blocks: "returns at once",
     planted.CallsFromWithin: "from within a call",
 }
@@ -82,7 +82,9 @@ async def test_each_planted_fault_breaks_its_rule(monkeypatch: pytest.MonkeyPatc
 async def test_an_arbiter_that_takes_any_option_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, planted.Sound, any_option=True)
     found = verdicts(await examine(reactor, planted_subject(30.0), RULES[:2]))
-    assert found["An option that it does not know is refused by its name."] == "broken it takes an option named 'no-such-option'"
+    sentence = RULES[1][0]
+    assert sentence == "An option that it does not know is refused by its name."
+    assert found[sentence] == "broken it accepts an option named 'no-such-option'"
 
 
 async def run_kit(*words: str) -> tuple[str, str, int]:
@@ -107,8 +109,8 @@ async def test_the_builtin_one_keeps_every_rule_that_can_be_tried() -> None:
     found = await examine(reactor, Subject("builtin", {}, still_s=0.3))
     assert {one.why for one in found if one.verdict == "untried"} == {
         "it promises no leases",
-        "it has no outside system",
-        "give --break and --mend, which cut its outside system off and undo that",
+        "it has no external system",
+        "give --break and --mend, which disconnect its external system and connect it again",
     }
     assert [one for one in found if one.verdict == "broken"] == []
 
