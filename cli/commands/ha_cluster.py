@@ -1,6 +1,6 @@
-"""What the commands of `qpid-ha` share: the group that they belong to, questions to brokers, and who takes over.
+"""The common part of the commands of `qpid-ha`: their group, questions to brokers, and the choice of the next primary.
 
-A command is made with `ha_command`; it asks one broker (`view_of`), every member (`views_of`), or has the primary found
+A command is made with `ha_command`. It asks one broker (`view_of`), every member (`views_of`), or finds the primary
 (`primary_of`).
 """
 
@@ -19,8 +19,9 @@ NAME = "qpid-ha"
 
 
 class AnyOrder(click.Group):
-    """A group whose commands take their options before their name, too, as in `qpid-ha -b host:port status`: Apache Qpid's
-    qpid-ha takes the first word that is a command's name for the command."""
+    """A group whose commands also accept their options before their name, as in `qpid-ha -b host:port status`. Like
+    Apache Qpid's qpid-ha, it uses the first word that is the name of a command as the command.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the command first."""
@@ -48,7 +49,7 @@ def ha_command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
 
 
 async def ask(target: Target, reactor: Any, operation: str, type: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One request over a connection of its own."""
+    """Send one request over its own connection."""
     client = await target.connect(reactor)
     answer = await client.request(operation, type, body=body, timeout_s=target.timeout_s)
     await client.close()
@@ -56,13 +57,13 @@ async def ask(target: Target, reactor: Any, operation: str, type: str, body: dic
 
 
 async def view_of(target: Target, reactor: Any) -> dict[str, Any]:
-    """What the broker says of itself."""
+    """The broker's description of itself."""
     items = (await ask(target, reactor, "QUERY", "ha")).get("items") or [{}]
     return dict(items[0])
 
 
 async def views_of(target: Target, reactor: Any) -> list[dict[str, Any]]:
-    """What every member says of itself, in their order; of those that cannot be reached, `error`."""
+    """Every member's description of itself, in their order; `error` for members that cannot be reached."""
     from twisted.internet.defer import DeferredList, ensureDeferred
 
     from broker.client import ClientError
@@ -85,7 +86,7 @@ async def views_of(target: Target, reactor: Any) -> list[dict[str, Any]]:
 
 
 async def primary_of(target: Target, reactor: Any) -> tuple[Target, dict[str, Any]]:
-    """The primary as a target, and what it says of itself; Refused when nobody knows one."""
+    """The primary as a target, and its description of itself. Refused if no broker knows the primary."""
     if len(target.url.addresses) == 1:
         view = await view_of(target, reactor)
         if view.get("status") == "active":
@@ -109,7 +110,7 @@ async def primary_of(target: Target, reactor: Any) -> tuple[Target, dict[str, An
 
 
 async def hand_over(target: Target, reactor: Any, to: urls.Address | None, reason: str) -> tuple[urls.Address, dict[str, Any]]:
-    """A planned switchover: who has taken over, and its answer."""
+    """Do a planned switchover. Returns the new primary and its answer."""
     found = await views_of(target, reactor)
     if not any(view["status"] == "active" for view in found):
         told = ", ".join(f"{view['broker']} ({view['status'] or view['error']})" for view in found)
@@ -120,7 +121,9 @@ async def hand_over(target: Target, reactor: Any, to: urls.Address | None, reaso
 
 
 def candidate_among(views: list[dict[str, Any]], wanted: urls.Address | None) -> urls.Address:
-    """Who takes over: the broker that is wanted, else the ready backup with the longest log, by its name among equals."""
+    """The broker that takes over: the wanted one, else the ready backup with the longest log, and among equals the
+    first by name.
+    """
     active = next((view for view in views if view["status"] == "active"), {})
     told = dict(active.get("membership") or {})
     idle = {*(told.get("learners") or ()), told.get("witness")}
@@ -143,7 +146,7 @@ def candidate_among(views: list[dict[str, Any]], wanted: urls.Address | None) ->
 
 
 def address_of(view: dict[str, Any]) -> urls.Address:
-    """A member's address; whether it is over TLS stands in its own list of brokers."""
+    """A member's address. Whether it uses TLS is part of its own list of brokers."""
     name = str(view["broker"])
     known = urls.parse(str(view.get("brokersUrl") or name)).addresses
     return next((address for address in known if address.name == name), urls.parse(name).addresses[0])

@@ -1,8 +1,8 @@
-"""`qpid-ha add-broker`, `remove-broker`, `replace-broker`: who belongs to a cluster.
+"""`qpid-ha add-broker`, `remove-broker`, `replace-broker`: change the members of a cluster.
 
-Each finds the primary by itself, whichever member `-b` names. Several changes are made one after the other: the next when the one
-before is committed, and a new broker has caught up and votes. What is done already is left out, so a command that was interrupted
-can be given again.
+Each command finds the primary by itself, whichever member `-b` names. Several changes are made one after the other: the
+next one begins when the previous one is committed, and a new broker has caught up and has a vote. Changes that are
+already done are skipped, so an interrupted command can be run again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from cli.options import Target
 from cli.output import show_json
 
 PRIMARY_ITSELF = 421
-"""The status of an answer: the broker that was asked to be removed is the primary, which hands over first."""
+"""The status of an answer: the broker to be removed is the primary, which must hand over first."""
 _LOOK_S = 0.1
 _AS = {"witness": {"witness": True}, "learner": {"standby": True}}
-"""By role what ADD-BROKER is asked for beside the address."""
+"""The attributes of ADD-BROKER for each role, besides the address."""
 
 _force = click.option("--force", is_flag=True, help="Do it even if the cluster then cannot lose a broker.")
 _wait = click.option(
@@ -130,12 +130,12 @@ def _members(view: dict[str, Any]) -> list[str]:
 
 
 def _role(view: dict[str, Any], address: str) -> str:
-    """voter, witness, learner, or "" for a stranger, as the primary says."""
+    """voter, witness, learner, or "" for a broker that is not a member, as the primary reports."""
     return next((str(each.get("role")) for each in view.get("members") or [] if each.get("address") == address), "")
 
 
 async def tag_site(target: Target, reactor: Any, address: str, site: str) -> None:
-    """Say where this broker stands; its other tags stay."""
+    """Set the tag `site` of this broker; its other tags stay."""
     at, view = await primary_of(target, reactor)
     tags = dict(dict(view.get("settings") or {}).get(f"tags:{address}") or {}) | {"site": site}
     await ask(at, reactor, "SET", "ha", {"setting": "tags", "address": address, "tags": tags})
@@ -151,7 +151,7 @@ async def _add(target: Target, reactor: Any, address: str, force: bool, wait_s: 
 
 
 async def wait_for_role(target: Target, reactor: Any, address: str, role: str, wait_s: float) -> None:
-    """Wait until the primary says that the broker has it. Refused when that takes too long."""
+    """Wait until the primary reports that the broker has this role. Refused if that takes too long."""
     from twisted.internet.task import deferLater
 
     until_s = reactor.seconds() + wait_s
@@ -181,7 +181,7 @@ async def _remove(target: Target, reactor: Any, address: str, force: bool) -> No
 
 
 async def settled(target: Target, reactor: Any) -> None:
-    """Wait until the change of members before is committed: one is made at a time."""
+    """Wait until the previous change of members is committed: only one is made at a time."""
     from twisted.internet.task import deferLater
 
     until_s = reactor.seconds() + target.timeout_s

@@ -1,7 +1,7 @@
-"""`qpid-ha list`, `failover`, `stop`, `rolling-restart`: a cluster at a glance, and what operators do with its brokers.
+"""`qpid-ha list`, `failover`, `stop`, `rolling-restart`: the state of a cluster, and operations on its brokers.
 
-A picture of the cluster is fresh when a primary and, with it, a majority of the voters have answered just now and are of one
-mind about the epoch: then no other primary can have served in a newer one. Else it is marked STALE, with the reason.
+The listed state is fresh if a primary and, with it, a majority of the voters have just answered and report the same
+epoch. Then no other primary can have served in a newer epoch. Otherwise the list is marked STALE, with the reason.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _draw(views: list[dict[str, Any]], form: str) -> None:
 
 
 def staleness(views: list[dict[str, Any]]) -> str:
-    """Why these answers may not be the whole truth, or ""."""
+    """Why these answers may be incomplete or out of date, or ""."""
     active = [view for view in views if view["status"] == "active"]
     if not active:
         return "no member says that it is the primary"
@@ -207,7 +207,7 @@ def rolling_restart(how: str | None, wait: float, form: str, **given: Any) -> No
 
 
 async def _all_level(target: Target, reactor: Any, wait_s: float) -> None:
-    """Wait until the primary says that every member follows it closely."""
+    """Wait until the primary reports that every member has caught up."""
     from twisted.internet.task import deferLater
 
     until_s = reactor.seconds() + wait_s

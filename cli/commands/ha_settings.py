@@ -1,7 +1,7 @@
-"""`qpid-ha authority`, `pause`, `resume`, `tag`: what the cluster agrees on in its log (ha.core.cluster_settings).
+"""`qpid-ha authority`, `pause`, `resume`, `tag`: settings of the cluster in its log (ha.core.cluster_settings).
 
-Each finds the primary by itself, and ends when a majority has the record. It binds cluster managers, all of them and for good,
-until it is changed; it binds no person.
+Each command finds the primary by itself, and ends when a majority has the record. A setting applies to all cluster
+managers until it is changed. It does not limit persons.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cli.output import show_json
 
 
 def set_in_cluster(given: dict[str, Any], form: str, **body: Any) -> None:
-    """Have the primary put this setting into the log."""
+    """Make the primary write this setting into the log."""
     target = options.target(given, admin=True)
 
     async def change(reactor: Any) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""`qpid-ha switch-site`: two sites, of which one serves and the other follows, change places. `takeover`: the first one is lost.
+"""`qpid-ha switch-site`: moves the primary and the votes from one site to another. `takeover`: for the case that the
+first site is lost.
 
-The brokers of the second site are learners that stay learners, and have the tag `site`. They become voters, one after the other;
-one of them takes over; the voters of the first site become learners. Each step is a change of one member, which the cluster
-commits before the next. What is done already is left out, so a command that was interrupted can be given again.
+The brokers of the second site are learners that stay learners, and have the tag `site`. They become voters, one after
+the other. One of them takes over. The voters of the first site become learners. Each step changes one member, and the
+cluster commits it before the next step. Steps that are already done are skipped, so an interrupted command can be run
+again.
 """
 
 from __future__ import annotations
@@ -87,7 +89,9 @@ def _roles(view: dict[str, Any]) -> dict[str, str]:
 
 
 def _of_site(view: dict[str, Any], site: str, force: bool) -> list[str]:
-    """The brokers of this site that store messages. Refused when they could not serve, or, without `force`, not lose one."""
+    """The brokers of this site that store messages. Refused if they could not serve, or, without `force`, could not
+    lose one broker.
+    """
     settings = dict(view.get("settings") or {})
     sites = {address: str(dict(settings.get(f"tags:{address}") or {}).get("site") or "") for address in _roles(view)}
     coming = [address for address, role in _roles(view).items() if sites[address] == site and role != "witness"]
@@ -109,7 +113,7 @@ def _of_site(view: dict[str, Any], site: str, force: bool) -> list[str]:
 
 
 async def _vote(at: Target, reactor: Any, address: str, wait_s: float) -> None:
-    """Have this learner vote."""
+    """Give this learner a vote."""
     view = await view_of(at, reactor)
     await settled(at, reactor)
     if address in (dict(view.get("membership") or {}).get("standby") or ()):
@@ -118,7 +122,7 @@ async def _vote(at: Target, reactor: Any, address: str, wait_s: float) -> None:
 
 
 async def _serve(target: Target, reactor: Any, coming: list[str]) -> None:
-    """Have one of these be the primary, unless one is."""
+    """Make one of these brokers the primary, unless one of them is."""
     views = [view for view in await views_of(target, reactor) if view["broker"] in coming]
     if any(view["status"] == "active" for view in views):
         return

@@ -1,4 +1,4 @@
-"""`qpid-ha store-info`: what stores hold, which of several is the newest, and what is wrong with them."""
+"""`qpid-ha store-info`: the content of stores, which of several is the newest, and how they are damaged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cli.output import Column, flag, show_json, show_table, text
 
 _OF_A_BROKER = ("brokerId", "clusterId", "epoch", "lastEpoch", "lastIndex", "commitIndex")
 _ORDER = ("cluster", "local")
-"""By which log stores are compared: that of the cluster, where there is one."""
+"""The log by which stores are compared: that of the cluster, if there is one."""
 
 
 @ha_command("store-info")

@@ -1,8 +1,8 @@
-"""`qpid-config`: list, make and remove queues, exchanges and bindings; purge, move and reroute messages.
+"""`qpid-config`: lists, creates and deletes queues, exchanges and bindings; purges, moves and reroutes messages.
 
-The command line is that of Apache Qpid's tool: words that say what to do (`add queue NAME`), and options anywhere among them.
-Words and options become one management request; whether the broker can do what it asks for, the broker says. On a replicated
-object the answer comes once the change is on a majority of the cluster.
+The command line is that of Apache Qpid's tool: words for the action (`add queue NAME`), and options anywhere between
+them. Words and options become one management request. The broker decides whether it can carry it out. For a replicated
+object, the answer comes when a majority of the cluster has the change.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ _ARGUMENTS = {
     "sequence": ("qpid.msg_sequence", int),
     "ive": ("qpid.ive", int),
 }
-"""Option to the argument that it stands for, as qpidd names it. A broker that does not know an argument refuses it by that
-name."""
+"""The argument for each option, with qpidd's name. A broker that does not know an argument refuses it by this name."""
 
 Ask = Callable[..., Coroutine[Any, Any, dict[str, Any]]]
 Items = Callable[..., Coroutine[Any, Any, list[dict[str, Any]]]]
@@ -51,17 +50,17 @@ Items = Callable[..., Coroutine[Any, Any, list[dict[str, Any]]]]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What the words and options say: `words` without the command, the options by their names."""
+    """The words without the command, and the options by their names."""
 
     ask: Ask
     items: Items
-    """All that the broker has of a type, or of it with a name."""
+    """All objects of a type, or those with a name."""
     words: tuple[str, ...]
     options: dict[str, Any]
 
 
 def _argument(value: str) -> tuple[str, Any]:
-    """`N=V`: V as a number where it is one. `N` alone stands for N=1."""
+    """`N=V`: V as a number if it is one. `N` alone means N=1."""
     name, equals, given = value.partition("=")
     if not name:
         raise click.UsageError(f"--argument takes NAME=VALUE, not {value!r}")
@@ -69,7 +68,7 @@ def _argument(value: str) -> tuple[str, Any]:
 
 
 def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options, in the groups in which a reader looks for them."""
+    """The options, in groups for the reader."""
     size, once = {"metavar": "BYTES", "type": click.IntRange(0)}, {"metavar": "N", "type": click.IntRange(0)}
     table: Sequence[tuple[tuple[str, ...], dict[str, Any]]] = (
         (("-r", "--recursive"), {"is_flag": True, "help": "Also show the bindings."}),
@@ -177,7 +176,7 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
 
 
 def _meant(words: tuple[str, ...]) -> tuple[Callable[[Task], Coroutine[Any, Any, Any]], tuple[str, ...]]:
-    """The work that the words mean, and the words that it still needs. UsageError tells what would do."""
+    """The action that the words mean, and its arguments. UsageError says what is possible."""
     match words:
         case ():
             return overview, ()
@@ -219,7 +218,7 @@ def _meant(words: tuple[str, ...]) -> tuple[Callable[[Task], Coroutine[Any, Any,
 
 
 def check_acl(words: Sequence[str], form: str) -> None:
-    """Say whether the file can be used; with more words, whether it lets a user do something. Exit status 1: it does not."""
+    """Check whether the file can be used; with more words, whether it allows a user an action. Exit code 1 if not."""
     if not words or len(words) in (2, 3):
         raise click.UsageError("acl-check takes FILE, or FILE USER ACTION OBJECT [PROPERTY=VALUE ...]")
     file, *question = words
@@ -268,7 +267,7 @@ def _decided(acl: Acl, user: str, action: str, kind: str, *properties: str) -> D
 
 
 async def overview(task: Task) -> dict[str, Any]:
-    """Counts by type of exchange, and of queues."""
+    """The number of exchanges by type, and of queues."""
     exchanges_, queues_ = await task.items("exchange"), await task.items("queue")
     return {
         "exchanges": {
@@ -302,7 +301,7 @@ async def _with_bindings(task: Task, type: str, field: str) -> list[dict[str, An
 
 
 def _definition(task: Task) -> dict[str, Any]:
-    """What add queue and add exchange have in common. Level and arguments go to the broker as they are."""
+    """The common part of add queue and add exchange. Level and arguments go to the broker unchanged."""
     options = task.options
     arguments: dict[str, Any] = dict(options["arguments"])
     for option, (argument, type) in _ARGUMENTS.items():
@@ -317,18 +316,18 @@ def _definition(task: Task) -> dict[str, Any]:
 
 
 async def add_exchange(task: Task) -> dict[str, Any]:
-    """Make an exchange; what the broker says of it."""
+    """Create an exchange. Returns the broker's answer."""
     type, name = task.words
     return await task.ask("CREATE", "exchange", _definition(task) | {"exchangeType": type}, name)
 
 
 async def add_queue(task: Task) -> dict[str, Any]:
-    """Make a queue; what the broker says of it."""
+    """Create a queue. Returns the broker's answer."""
     return await task.ask("CREATE", "queue", _definition(task) | {"autoDelete": False, "exclusive": False}, task.words[0])
 
 
 async def update(task: Task) -> dict[str, Any]:
-    """Change a queue or an exchange that is there; what the broker says of it."""
+    """Change an existing queue or exchange. Returns the broker's answer."""
     type, name = task.words
     body = _definition(task)
     for field, given in (("durable", task.options["durable"]), ("arguments", body["arguments"])):
@@ -338,7 +337,7 @@ async def update(task: Task) -> dict[str, Any]:
 
 
 def _policy(task: Task) -> dict[str, Any]:
-    """What the options say of a policy. The type of a topic's exchange is an argument, as in qpidd."""
+    """The attributes of a policy from the options. The type of a topic's exchange is an argument, as in qpidd."""
     body = _definition(task) | ({"byUse": False} if task.options["made_only"] else {})
     if "exchange-type" in body["arguments"]:
         body["exchangeType"] = body["arguments"].pop("exchange-type")
@@ -346,30 +345,30 @@ def _policy(task: Task) -> dict[str, Any]:
 
 
 async def add_policy(task: Task) -> dict[str, Any]:
-    """Make a policy for names; what the broker says of it."""
+    """Create a policy for names. Returns the broker's answer."""
     type, pattern = task.words
     return await task.ask("CREATE", type, _policy(task), pattern)
 
 
 async def update_policy(task: Task) -> dict[str, Any]:
-    """Change a policy; what the broker says of it."""
+    """Change a policy. Returns the broker's answer."""
     type, pattern = task.words
     return await task.ask("UPDATE", type, _policy(task), pattern)
 
 
 async def del_policy(task: Task) -> dict[str, Any]:
-    """Remove a policy: what was made with it stays."""
+    """Delete a policy. Existing nodes do not change."""
     type, pattern = task.words
     return await task.ask("DELETE", type, None, pattern)
 
 
 async def del_exchange(task: Task) -> dict[str, Any]:
-    """Remove an exchange."""
+    """Delete an exchange."""
     return await task.ask("DELETE", "exchange", None, task.words[0])
 
 
 async def del_queue(task: Task) -> dict[str, Any]:
-    """Remove a queue; one with messages or consumers only by force."""
+    """Delete a queue. A queue with messages or consumers needs force."""
     options = task.options
     body = {
         "ifEmpty": not (options["force"] or options["force_if_not_empty"]),
@@ -379,7 +378,7 @@ async def del_queue(task: Task) -> dict[str, Any]:
 
 
 async def bind(task: Task) -> dict[str, Any]:
-    """Bind a queue to an exchange; on a headers exchange by `all|any N=V...`."""
+    """Bind a queue to an exchange; to a headers exchange with `all|any N=V...`."""
     exchange, queue, *rest = task.words
     key, arguments = _binding_arguments(rest)
     arguments |= task.options["arguments"]
@@ -390,7 +389,7 @@ async def bind(task: Task) -> dict[str, Any]:
 
 
 def _binding_arguments(rest: list[str]) -> tuple[str, dict[str, Any]]:
-    """The key, and what a headers binding matches. `all` or `any` may stand in the key's place."""
+    """The key, and the arguments of a headers binding. `all` or `any` may be in the key's place."""
     key = "" if not rest or (rest[0] in ("all", "any") and len(rest) != 2) else rest.pop(0)
     if not rest:
         return key, {}
@@ -404,7 +403,7 @@ def _binding_arguments(rest: list[str]) -> tuple[str, dict[str, Any]]:
 
 
 async def _warn_of_unreplicated(task: Task, exchange: str, queue: str) -> None:
-    """Messages of a replicated queue may come through a binding that a new primary does not have."""
+    """Warn if messages of a replicated queue may arrive through a binding that a new primary does not have."""
     found = [next(iter(await task.items("queue", queue)), {}), next(iter(await task.items("exchange", exchange)), {})]
     levels = [item.get("replicate") for item in found]
     if levels[0] in _REPLICATED and levels[1] not in _REPLICATED:
@@ -415,28 +414,30 @@ async def _warn_of_unreplicated(task: Task, exchange: str, queue: str) -> None:
 
 
 async def unbind(task: Task) -> dict[str, Any]:
-    """Remove a binding."""
+    """Delete a binding."""
     exchange, queue, *key = task.words
     return await task.ask("DELETE", "binding", {"exchange": exchange, "queue": queue, "key": key[0] if key else ""})
 
 
 async def purge(task: Task) -> dict[str, Any]:
-    """Remove messages of a queue; how many, and how many were left."""
+    """Remove messages of a queue. Returns how many were removed, and how many were left."""
     return await _in_bulk(task, "PURGE", {})
 
 
 async def move(task: Task) -> dict[str, Any]:
-    """Move messages of a queue to another; how many, and how many were left."""
+    """Move messages of a queue to another one. Returns how many were moved, and how many were left."""
     return await _in_bulk(task, "MOVE", {"to": task.words[1]})
 
 
 async def reroute(task: Task) -> dict[str, Any]:
-    """Send messages of a queue to an exchange, or to its alternate exchange; how many, and how many were left."""
+    """Send messages of a queue through an exchange, or its alternate exchange. Returns how many were sent, and how many
+    were left.
+    """
     return await _in_bulk(task, "REROUTE", {"exchange": task.words[1]} if task.words[1:] else {})
 
 
 async def _in_bulk(task: Task, operation: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Ask again, from where the broker has got to, until it has looked at all messages."""
+    """Repeat the request from the last position, until the broker has processed all messages."""
     most, total = task.options["count"], {"count": 0, "left": 0}
     body |= {} if task.options["selector"] is None else {"filter": task.options["selector"]}
     while True:
@@ -451,24 +452,24 @@ async def _in_bulk(task: Task, operation: str, body: dict[str, Any]) -> dict[str
 
 
 async def reload_acl(task: Task) -> dict[str, Any]:
-    """Have the broker read its ACL file again; what it says of it."""
+    """Make the broker read its ACL file again. Returns its answer."""
     return await task.ask("RELOAD", "acl")
 
 
 async def log(task: Task) -> dict[str, Any]:
-    """The lowest level of what the broker logs; with a word, from now on that one."""
+    """Show the lowest level that the broker logs; with a word, set it."""
     if task.words:
         return await task.ask("SET", "log", {"level": task.words[0]})
     return next(iter(await task.items("log")), {})
 
 
 async def shutdown(task: Task) -> dict[str, Any]:
-    """Stop the broker in order; a primary hands over first."""
+    """Stop the broker in order. A primary hands over first."""
     return await task.ask("STOP", "ha", {"force": task.options["force"]})
 
 
 async def listing(task: Task) -> list[dict[str, Any]]:
-    """Everything of a type, with all its properties or those asked for."""
+    """All objects of a type, with all properties or the requested ones."""
     items = await task.items(task.words[0])
     wanted = task.options["properties"]
     return [{field: value for field, value in item.items() if not wanted or field in wanted} for item in items]
@@ -482,7 +483,7 @@ _VERBS: dict[str, tuple[Callable[[Task], Coroutine[Any, Any, Any]], int, int]] =
     "shutdown": (shutdown, 0, 0),
     "reload-acl": (reload_acl, 0, 0),
 }
-"""First word -> its work, and how many words that needs at least and at most."""
+"""First word -> its function, and the minimum and maximum number of its arguments."""
 
 
 # ---- printing
@@ -499,7 +500,7 @@ def _show_overview(counts: dict[str, Any], options: dict[str, Any]) -> None:
 
 
 def _attributes(item: dict[str, Any]) -> str:
-    """An object's properties as the options that would make it."""
+    """An object's properties as the options that would create it."""
     parts = ["--durable"] if item.get("durable") else []
     parts += [f"--{option}" for option, field in (("auto-del", "autoDelete"), ("excl", "exclusive")) if item.get(field)]
     parts += [f"--replicate={item['replicate']}"] if item.get("replicate") in _REPLICATED else []
@@ -536,7 +537,7 @@ def _show_bindings(bindings: list[dict[str, Any]], other: str) -> None:
 
 
 def _show_list(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Names in columns, attributes behind them."""
+    """Print names and attributes in columns."""
     headings = (*headings, "Attributes")
     widths = [max(len(row[i]) for row in [headings, *rows]) for i in range(len(headings) - 1)]
     lines = [

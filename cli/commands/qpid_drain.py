@@ -1,7 +1,7 @@
-"""`qpid-drain`: move what is on a broker that leaves to another one, and make sure that nothing is left.
+"""`qpid-drain`: moves everything on a broker that leaves to another one, and verifies that nothing is left.
 
-One command, for a person and for a hook that runs before a broker is removed. It prints a line for each event, with `--format
-json` as JSON, and on a terminal a bar; its exit code says what has become of it (docs/reference/cli.md).
+It is one command, for a person and for a hook that runs before a broker is removed. It prints a line for each event,
+with `--format json` as JSON, and a progress bar on a terminal. Its exit code gives the result (docs/reference/cli.md).
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
 
 
 def _must_make_sense(words: tuple[str, ...], source: str | None, store: Path | None, *, deletes: bool) -> None:
-    """UsageError, unless it is said what is to be drained."""
+    """UsageError if the options do not say what to drain."""
     if words not in ((), ("status",)):
         raise click.UsageError(f"{' '.join(words)!r} is not a command; there is: status")
     if (source is None) == (store is None) or (words and store is not None):
@@ -159,7 +159,7 @@ def _must_make_sense(words: tuple[str, ...], source: str | None, store: Path | N
 
 
 def _cancel(leaving: options.Target, store: Path | None, named: tuple[str, ...], given: dict[str, Any], form: str) -> None:
-    """Call the drain off. Without targets that are `named` they are where the broker says that it leaves to."""
+    """Cancel the drain. If no targets are `named`, the broker's own record has their addresses."""
     from cli.drain.call_off import Back, CallOff
     from cli.drain.orphan import Orphan
 
@@ -198,7 +198,7 @@ def _cancel(leaving: options.Target, store: Path | None, named: tuple[str, ...],
 
 
 def _urls(addresses: list[str], sizes: list[int]) -> list[str]:
-    """A URL for each of the targets, of which each has so many of the addresses."""
+    """A URL for each target; `sizes` has the number of addresses of each."""
     rest = iter(addresses)
     return [",".join(islice(rest, size)) for size in sizes or [len(addresses)]]
 
@@ -214,7 +214,7 @@ def _check_names(leaving: tuple[str, ...], taking: list[str]) -> None:
 
 
 def _look(store: Path | None) -> dict[str, Any] | None:
-    """The mark of a store that was released before."""
+    """Read the mark of a store that was released before."""
     if store is None:
         return None
     from cli.drain.orphan import look
@@ -306,7 +306,7 @@ def _show_result(result: Result, form: str, end_file: Path | None) -> None:
 
 
 def _write_end(path: Path, facts: dict[str, Any], queues: list[dict[str, Any]]) -> None:
-    """With the sums over all queues, and as many of the refused messages as fit."""
+    """Write the last event, with the sums over all queues, and as many refused messages as fit."""
     sums = {"queues": len(queues), "messages": sum(int(each["moved"]) + int(each["known"]) for each in queues)}
     facts |= sums | {"bytes": sum(int(each["bytes"]) for each in queues), "refusals": len(facts["refused"])}
     while len(text := json.dumps(facts)) > MOST_END_BYTES:

@@ -57,7 +57,7 @@ def status(expect: str | None, is_primary: bool, everyone: bool, form: str, **gi
 
 
 def _show_all(views: list[dict[str, Any]], form: str) -> None:
-    """A line for each member; exit code 3 when one of them cannot be reached."""
+    """Print a line for each member; exit code 3 if one of them cannot be reached."""
     if form == "json":
         show_json([{"broker": view["broker"], "status": view["status"], "error": view.get("error", "")} for view in views])
     else:
@@ -133,7 +133,7 @@ def _show_view(view: dict[str, Any], named: bool) -> None:
 
 
 def _settings_told(settings: dict[str, Any]) -> list[tuple[str, str]]:
-    """What the cluster agrees on, for people."""
+    """The settings of the cluster, for people."""
     told = []
     if "authority" in settings:
         told.append(("Authority", str(settings["authority"].get("kind"))))

@@ -1,7 +1,9 @@
-"""`qpid-passwd`: the users' file of brokers: who may log in, with keys made from passwords, and no password in it.
+"""`qpid-passwd`: edits the users' file of brokers. It has the users who may log in, with keys that are made from
+passwords, and no passwords.
 
-A password is asked for at a terminal, twice where it is new, or read as one line from standard input. It is no argument: others
-on the machine see those. No broker is asked; a running one reads the file again at SIGHUP.
+A password is read from a terminal, twice if it is new, or as one line from standard input. It is not an argument,
+because other users of the machine can see arguments. The command connects to no broker; a running broker reads the file
+again at SIGHUP.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _USER = click.argument("name")
 
 
 def _password(prompt: str, *, confirm: bool) -> str:
-    """From the terminal, or the first line of what comes in."""
+    """Read a password from the terminal, or the first line of standard input."""
     if sys.stdin.isatty():
         given = str(click.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True))
     else:

@@ -1,9 +1,10 @@
 """`qpid-resource-manager`: the daemon that promotes a backup when the primary has failed.
 
-Life of the process: read the settings, connect to every broker (those that are missing are tried again and again), act, until
-SIGTERM or SIGINT. It keeps nothing on disk besides telemetry, so it can be killed and started at will. Its log goes to stderr.
+Life of the process: it reads the settings, connects to every broker (missing brokers are tried again and again), and
+acts until SIGTERM or SIGINT. It keeps nothing on disk except telemetry, so it can be killed and started at any time.
+Its log goes to stderr.
 
-With `--witness` the cluster's witness runs in the same process, on the same reactor; it has a folder
+With `--witness` the cluster's witness runs in the same process, on the same reactor. It has its own folder
 (`resource_manager.witness`).
 """
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 NAME = "qpid-resource-manager"
 _REPEATED: dict[str, Callable[[Iterable[str]], str]] = {"priority": ",".join, "arbiter-option": shlex.join}
-"""Options that may be given several times, and how one text is made of several."""
+"""Options that may be repeated, and how their values become one text."""
 
 
 def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,7 +100,7 @@ def command(**options: Any) -> None:
 
 
 def _witness(reactor: Any, member: tuple[BrokerSettings, HaSettings], levels: LogLevels) -> Process:
-    """Start it. endings.Refused when it cannot begin."""
+    """Start the witness. endings.Refused if it cannot start."""
     from ha.service import CannotStart
     from resource_manager import witness
 

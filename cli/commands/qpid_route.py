@@ -1,8 +1,9 @@
-"""`qpid-route`: make, list and remove routes, by which a broker or cluster fetches messages from another one.
+"""`qpid-route`: creates, lists and deletes routes, by which a broker or cluster fetches messages from another one.
 
-The command line is that of Apache Qpid's tool: words that say what to do (`route add DEST SRC EXCHANGE KEY`), and options among
-them, anywhere. DEST is asked to change its routes; SRC is written into the route, and DEST connects to it. Either may be all
-brokers of a cluster. What has no meaning here, because a route is always durable, replicated and acknowledged, is refused.
+The command line is that of Apache Qpid's tool: words for the action (`route add DEST SRC EXCHANGE KEY`), and options
+anywhere between them. The request goes to DEST; SRC is written into the route, and DEST connects to it. Either may be
+all brokers of a cluster. Options that have no meaning here, because a route is always durable, replicated and
+acknowledged, are refused.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ _LINK_LINE = "{host:<16}{port:<8}{transport:<13}{durable}     {state:<18}{error}
 
 
 Reach = Callable[[str], Coroutine[Any, Any, ManagementClient]]
-"""Connects to another broker, by its URL, as to DEST."""
+"""Connects to another broker by its URL, in the same way as to DEST."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What the words say: whom to ask, what for, and which route it is about."""
+    """The meaning of the words: the broker to ask, the action, and the route."""
 
     dest: str
     work: Callable[[ManagementClient, Task, dict[str, Any], Reach], Coroutine[Any, Any, Any]]
@@ -114,7 +115,7 @@ _WITHOUT_MEANING = {
 
 
 def _meant(words: tuple[str, ...], *, ssl: bool) -> Task:
-    """What the words mean. UsageError tells what would do."""
+    """The action that the words mean. UsageError says what is possible."""
     match words:
         case "route", "add", dest, source, exchange, key, *more if len(more) <= 3:
             tag, exclude, mechanism = (*more, *("", "", "")[len(more) :])
@@ -153,7 +154,7 @@ def _mechanism(name: str = "") -> str:
 
 
 def _source(text: str, *, ssl: bool) -> str:
-    """The URL of a source as a route has it. BadUrl, UsageError."""
+    """The URL of a source in the form of a route. BadUrl, UsageError."""
     plain = not text.lower().startswith(("amqp:", "amqps:", "tcp:", "ssl:"))
     url = urls.parse(f"amqps:{text}" if ssl and plain else text)
     if url.password:
@@ -199,7 +200,7 @@ async def _list(client: ManagementClient, task: Task, flags: dict[str, Any], rea
 
 
 async def _flush(client: ManagementClient, task: Task, flags: dict[str, Any], reach: Reach) -> list[dict[str, Any]]:
-    """End all routes, or those from one source."""
+    """Delete all routes, or those from one source."""
     found = await client.query("route")
     gone = [item for item in found if task.body.get("source", item["source"]) == item["source"]]
     if not gone and "source" in task.body and not flags["quiet"]:
@@ -213,7 +214,7 @@ async def _flush(client: ManagementClient, task: Task, flags: dict[str, Any], re
 
 
 async def _map(client: ManagementClient, task: Task, flags: dict[str, Any], reach: Reach) -> dict[str, Any]:
-    """The routes of this broker, of the brokers that they fetch from, and so on: what became of each, and what they have."""
+    """Show the routes of this broker, of the brokers that they fetch from, and so on, with their state."""
     brokers: dict[str, str] = {}
     routes: list[dict[str, Any]] = []
     left = [task.dest]
@@ -253,7 +254,7 @@ def _show_routes(items: list[dict[str, Any]], task: Task, flags: dict[str, Any])
 
 
 def _show_links(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) -> None:
-    """A line for each source: a link that does not work, if one of its routes has one."""
+    """Print a line for each source. If one of its routes has a link that does not work, it shows this link."""
     links: dict[str, dict[str, Any]] = {}
     for item in items:
         known = links.get(item["source"])

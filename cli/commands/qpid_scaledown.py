@@ -1,8 +1,8 @@
-"""`qpid-scaledown`: drain the stores of brokers that are not wanted any more, and give those back that are wanted again.
+"""`qpid-scaledown`: drains the stores of brokers that are no longer wanted, and returns those that are wanted again.
 
-A daemon, or with `--once` a command for cron. It sees stores in a folder, or in the claims of StatefulSets (`--namespace`). It
-prints a line for each event, with `--format json` as JSON. Killed at any time it leaves nothing undone that the next one does not
-see (docs/adr/0044, docs/adr/0053).
+It is a daemon, or with `--once` a command for cron. The stores are in a folder, or in the claims of StatefulSets
+(`--namespace`). It prints a line for each event, with `--format json` as JSON. It may be killed at any time: the next
+one sees what is left to do (docs/adr/0044, docs/adr/0053).
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def command(form: str, **given: Any) -> None:
 
 
 def _must_make_sense(own: dict[str, Any]) -> None:
-    """UsageError, unless it is said where the stores are, and nothing else."""
+    """UsageError if the options do not say where the stores are, or contradict each other."""
     folder, kubernetes = ([flag for name, flag in flags.items() if own[name]] for flags in (_FOLDER, _KUBERNETES))
     if own["namespaces"]:
         if folder:
@@ -166,7 +166,7 @@ def _folder(reactor: Any, own: dict[str, Any], how: dict[str, Any]) -> Place:
 
 
 def _namespaces(reactor: Any, own: dict[str, Any], how: dict[str, Any]) -> list[Place]:
-    """A place for each. SettingsError, Refused."""
+    """A place for each namespace. SettingsError, Refused."""
     try:
         from cli.scaledown.namespace import LEASE_NAME, LEASE_S, Namespace, Settings
         from resource_manager.net.api_access import ACCOUNT, access, object_name, server

@@ -1,6 +1,8 @@
-"""`qpid-stat`: what a broker is doing, as tables: itself, its connections, exchanges, queues, subscriptions, rules.
+"""`qpid-stat`: shows the state of a broker as tables: the broker, its connections, exchanges, queues, subscriptions,
+rules.
 
-One kind of table a call; columns and layout are those of Apache Qpid's tool of that name, so that scripts go on reading them.
+Each call prints one kind of table. Columns and layout are those of Apache Qpid's tool of that name, so that scripts can
+still read them.
 """
 
 from __future__ import annotations
@@ -198,7 +200,7 @@ def command(
 def _sorted(
     items: list[dict[str, Any]], columns: Sequence[Column], heading: str | None, increasing: bool
 ) -> list[dict[str, Any]]:
-    """By that column, the largest first unless `increasing`; as the broker gave them without one."""
+    """Sort by this column, the largest first unless `increasing`; without a column, keep the broker's order."""
     if heading is None:
         return items
     column = next(column for column in columns if column.heading == heading)
@@ -212,7 +214,7 @@ def _sorted(
 
 
 def _show_queue(items: list[dict[str, Any]], name: str) -> None:
-    """All about one queue: its properties, its arguments, its counters."""
+    """Print all details of one queue: its properties, its arguments, its counters."""
     if not items:
         raise endings.Refused(f"there is no queue named {name!r}")
     (item,) = items[:1]

@@ -20,7 +20,7 @@ from ha import settings as ha_settings
 
 
 class _Fatal(Exception):
-    """The broker cannot start, or go on; the text is the line to print."""
+    """The broker cannot start or continue; the text is the line to print."""
 
 
 def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:

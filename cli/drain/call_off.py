@@ -1,13 +1,15 @@
-"""A drain that is called off: the broker that leaves keeps what has not moved, and serves again.
+"""Cancels a drain: the broker that leaves keeps the messages that have not moved, and serves again. (The code says: the
+drain is called off.)
 
-Life: the source ends the drain's links (`HALT`), so that nothing more goes; the target is asked what it holds, and that is taken
-off at the source (`SETTLE`); the target releases the drain, if it holds just as much (`RELEASE`), and takes nothing of it from
-then on; the source serves again (`REOPEN`), and the target forgets the drain. Each step may be done again. Whoever goes on after
-a failure begins with the first, and finds by the target's answers what is done already: a drain that the target has released, and
-whose source still has messages, is one that was being called off.
+Life: the source ends the drain's links (`HALT`), so that no more messages move. The target is asked which messages it
+holds, and these are removed from the source (`SETTLE`). If the target holds the same number of messages, it releases
+the drain (`RELEASE`) and accepts no more of its messages. The source serves again (`REOPEN`), and the target forgets
+the drain. Each step may be repeated. After a failure, the next attempt begins with the first step, and the target's
+answers show what is already done. If the target has released a drain whose source still has messages, the drain was
+being cancelled.
 
-Invariant: the source serves again only when the target has said that it takes no more of this drain, and all that it holds is
-settled; so no message is on both, and none on neither.
+Invariant: the source serves again only when the target has answered that it accepts no more messages of this drain, and
+all messages that it holds are settled. So no message is on both, and none on neither.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _TRIES = 50
 
 @dataclass
 class Back:
-    """What has become of it: `moved` messages are at the target for good, `back` are served again where they were."""
+    """The result: `moved` messages are at the target for good, `back` messages are served again by the source."""
 
     drain: str = ""
     moved: int = 0
@@ -36,7 +38,7 @@ class Back:
 
 
 class CallOff:
-    """See the module. `tell` hears of each event: what it is, and its facts."""
+    """See the module. `tell` is called for each event, with its name and its facts."""
 
     def __init__(self, clock: Clock, source: Side, targets: Sequence[Side], tell: Callable[[str, dict[str, Any]], None]) -> None:
         self._clock = clock
@@ -45,7 +47,7 @@ class CallOff:
         self._tell = tell
 
     async def run(self) -> Back:
-        """All of it. Refused, when the target is not the one that this broker leaves to, or another drain goes on and on."""
+        """Cancel the drain. Refused if `targets` are not the targets of this drain, or if another drain keeps running."""
         found = Back()
         for _ in range(_TRIES):
             status = dict((await self._source.ask("QUERY", "drain"))["items"][0])
@@ -82,7 +84,7 @@ class CallOff:
             raise endings.Refused(f"{known}, and {given} is {identity}: name the right one with --to")
 
     async def _settle(self, target: Side, drain: str) -> int:
-        """Take off at the source what a target holds. Returns how much that is."""
+        """Remove from the source the messages that a target holds. Returns their number."""
         queues: list[str] = []
         body = {"drain": drain, "after": ""}
         while True:
@@ -103,13 +105,13 @@ class CallOff:
 
 
 async def identity_of(side: Side) -> str:
-    """What a broker that leaves remembers of its target: the identity of its cluster, or of its store."""
+    """The identity by which a broker that leaves knows its target: that of its cluster, or of its store."""
     (view,) = (await side.ask("QUERY", "ha"))["items"]
     return str(view.get("clusterId") or view["brokerId"])
 
 
 async def held_there(target: Side, drain: str, queue: str) -> Held:
-    """What the target holds of a queue, by its uuid at the source."""
+    """The sequences that the target holds of a queue, which is given by its uuid at the source."""
     held, body = Held(), {"drain": drain, "queue": queue, "after": 0}
     while True:
         answer = await target.ask("HELD", "drain", "", body)
@@ -122,7 +124,7 @@ async def held_there(target: Side, drain: str, queue: str) -> Held:
 
 
 def _portions(runs: Iterable[tuple[int, int]]) -> Iterator[list[int]]:
-    """Runs as one request takes them: first, count, first, count, ..."""
+    """The runs in portions for one request each: first, count, first, count, ..."""
     portion: list[int] = []
     room = SETTLED
     for first, count in runs:

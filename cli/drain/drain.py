@@ -1,16 +1,19 @@
-"""The life of a drain, from the first look to the release.
+"""The life of a drain, from the first check to the release.
 
-1. Both sides are looked at, and compared (`plan`). What will not fit is told before anything has changed. A drain that was being
-called off is called off to its end (`call_off`). 2. The source begins to leave; its clients are sent on. 3. When the last client
-has gone, exchanges, queues and bindings that the target lacks are made there; subscriptions are paused there before they are
-bound. 4. Queue by queue the messages move (`move`); a subscription is resumed when its own have. A link or a connection that ends
-is made anew, and the target is asked what it holds. 5. The source says that it is empty, which is
-final. The target releases the drain, the source notes that, the target forgets it.
+1. Both sides are read and compared (`plan`). What does not fit is reported before anything changes. If a cancellation
+   of this drain was interrupted, it is completed first (`call_off`).
+2. The source begins to leave, and redirects its clients.
+3. When the last client has left, missing exchanges, queues and bindings are created on the target. Subscriptions are
+   paused there before they are bound.
+4. The messages move, queue by queue (`move`). A subscription is resumed when its own messages have moved. If a link or
+   a connection ends, it is made again, and the target is asked which messages it holds.
+5. The source reports that it is empty, which is final. The target releases the drain, the source records that, and the
+   target forgets the drain.
 
-Each step looks first at what is so; a drain that is begun again, by whomever, goes on where the last one ended. With a deadline
-it ends in time, and says what is left.
+Each step first checks the present state. So a drain that is started again, by any process, continues where the last one
+ended. With a deadline it ends in time, and reports what is left.
 
-Invariant: it says that the source is empty only when the source has said so, behind its record that it leaves.
+Invariant: it reports the source as empty only if the source has said so at an index after its record that it leaves.
 """
 
 from __future__ import annotations
@@ -31,17 +34,19 @@ from cli.drain.plan import Inventory, Plan, compare, part, share_out, stands_alo
 from cli.drain.sides import Clock, OutOfTime, Side
 
 Tell = Callable[[str, dict[str, Any]], None]
-"""Hears of each event: what it is, and its facts."""
+"""Called for each event, with its name and its facts."""
 _LOOK_S = 0.05
 _TELL_S = 0.5
 _BURST_S = 0.5
-"""With a rate, what was not moved in time is made up for over no more than this."""
+"""With a rate, messages that were not moved in time are made up for over at most this time."""
 PATIENCE_S = 10.0
-"""How long a queue is tried of which the target takes nothing; and, without a deadline, one of which the source gives nothing."""
+"""A queue is given up after this time if the target accepts none of its messages, or, without a deadline, if the source
+delivers none.
+"""
 
 
 ELSEWHERE_S = 2.0
-"""How long a queue is tried of which nothing has come, where another target may take it."""
+"""After this time, a queue none of whose messages has arrived may be given to another target."""
 
 _GIVES_NOTHING = "{} messages cannot be delivered: they are delayed or cannot be read"
 _TAKES_NOTHING = "the target gives no credit: its queue, or its disk, is nearly full"
@@ -50,22 +55,24 @@ _NO_CREDIT = f"target: {_TAKES_NOTHING}"
 
 @dataclass
 class Result:
-    """What has become of it. `refused`: queue, sequence (0: all that is left of it) and why."""
+    """The result. `refused`: queue, sequence (0: all that is left of the queue) and reason."""
 
     drain: str = ""
     moved: int = 0
     left: int = 0
     refused: list[tuple[str, int, str]] = field(default_factory=list)
     queues: list[dict[str, Any]] = field(default_factory=list)
-    """Of each queue that had messages: name, uuid, moved, known (the target had them already), bytes, and checksum: the sum of
-    the CRC-32C of the messages moved."""
+    """For each queue that had messages: name, uuid, moved, known (the target already had them), bytes, and checksum:
+    the sum of the CRC-32C of the moved messages.
+    """
     empty: bool = False
     in_time: bool = True
 
 
 class Drain:
-    """See the module. `spread_s`: over which clients are sent on; `now`: the time, as the source notes it; `rate`: how many
-    messages may be moved in a second, None for any number."""
+    """See the module. `spread_s`: the time over which clients are disconnected; `now`: the start time that the source
+    records; `rate`: the maximum number of messages a second, None for no limit.
+    """
 
     def __init__(
         self,
@@ -83,10 +90,12 @@ class Drain:
         self._source = source
         self._targets = list(targets)
         self._shares: dict[str, int] | None = None
-        """Which of the targets each queue goes to, by its uuid, those to the first left out; None before that is decided."""
+        """The number of each queue's target, by the queue's uuid, without the queues of the first target (0). None
+        before this is decided.
+        """
         self._identity = ""
         self._traits = False
-        """Whether all brokers know traits."""
+        """Whether all brokers support traits."""
         self._tell = tell
         self._spread_s = spread_s
         self._now = now
@@ -94,12 +103,12 @@ class Drain:
         self._rate = rate
         self._result = Result()
         self._stays: set[str] = set()
-        """Queues, by their uuids, that keep their target whatever happens."""
+        """The uuids of queues that keep their target in any case."""
         self._expected = 0
         self._told_s = 0.0
 
     async def check(self) -> Plan:
-        """What is to be made, and what will not fit. Refused, when the two cannot be drained into one another."""
+        """What would be created, and what does not fit. Refused if the source cannot be drained to these targets."""
         whole, several = Plan(), len(self._targets) > 1
         if (await self._meet())["leaving"]:
             await self._leave()  # where its queues go is decided
@@ -111,8 +120,9 @@ class Drain:
         return whole
 
     async def look(self) -> Plan:
-        """`check`, and what is too large for its target, or too much, as far as the brokers tell: those of an earlier release do
-        not."""
+        """`check`, and also the messages that are too large or too many for their target, as far as the brokers can
+        tell. Brokers of an earlier release cannot.
+        """
         plan, shares = await self.check(), self._shares or {}
         status = [await self._status(side) for side in self._targets]
         coming = [0] * len(status)
@@ -132,8 +142,9 @@ class Drain:
         return plan
 
     async def _meet(self) -> dict[str, Any]:
-        """Learn who the targets are, and put them in the order in which the source's record has them. Returns the source's
-        status."""
+        """Read the targets' identities, and put the targets in the order of the source's record. Returns the source's
+        status.
+        """
         source, found = await self._status(self._source), list[tuple[str, Side]]()
         self._traits = bool(source.get("traits"))
         for side in self._targets:
@@ -156,7 +167,7 @@ class Drain:
         return source
 
     async def _plans(self) -> list[Plan]:
-        """For each target what is to be made there, and what will not fit."""
+        """For each target what would be created there, and what does not fit."""
         source, targets = await self._inventory(self._source), [await self._inventory(side) for side in self._targets]
         if self._shares is None and len(targets) > 1:
             self._shares = share_out(source, targets)
@@ -166,7 +177,7 @@ class Drain:
         return self._targets[(self._shares or {}).get(uuid, 0)]
 
     async def _larger(self, name: str, than: int) -> tuple[int, int, int]:
-        """How many messages of a queue are larger, the sequence of the first, and the bytes of the largest."""
+        """The number of larger messages of a queue, the sequence of the first one, and the bytes of the largest."""
         count = first = largest = 0
         body = {"queue": name, "than": than, "after": 0}
         while True:
@@ -183,7 +194,7 @@ class Drain:
             body["after"] = answer["next"]
 
     async def run(self) -> Result:
-        """All of it. Cancelled, it ends as at its deadline."""
+        """Drain. If this is cancelled, it ends as at its deadline."""
         result = self._result
         try:
             status = await self._status(self._source)
@@ -209,7 +220,7 @@ class Drain:
     # ---- the steps
 
     async def _was_called_off(self, status: dict[str, Any]) -> bool:
-        """Whether somebody has begun to call this drain off, and got beyond what can be undone."""
+        """Whether a cancellation of this drain has begun and can no longer be undone."""
         if not status["messages"]:
             return False
         await self._meet()
@@ -219,7 +230,7 @@ class Drain:
         )
 
     async def _leave(self) -> dict[str, Any]:
-        """Have the source leave, if it does not yet; where its queues go is what its log says."""
+        """Make the source leave, if it does not leave yet. Its log then has the target of each queue."""
         addresses = [address for side in self._targets for address in side.addresses]
         body: dict[str, Any] = {"to": addresses, "target": self._identity, "spread": self._spread_s, "since": self._now}
         if len(self._targets) > 1:
@@ -244,7 +255,7 @@ class Drain:
         self._expected = self._result.left = int(status["messages"])
 
     async def _define(self) -> None:
-        """The consumers of the source have gone, and with them queues that were theirs alone: look again."""
+        """The consumers of the source have left, and their exclusive queues with them: read the queues again."""
         for at, (side, plan) in enumerate(zip(self._targets, await self._plans(), strict=True)):
             binds = [each for each in plan.creates if each[0] == "binding"]
             await self._make(side, [each for each in plan.creates if each[0] != "binding"])
@@ -266,15 +277,16 @@ class Drain:
                     raise
 
     async def _pause(self, at: int) -> None:
-        """The subscriptions that go to this target give nothing out until their messages have come. A new one has no binding so
-        far, so nothing can have come to it."""
+        """Make the subscriptions of this target deliver nothing until their messages have arrived. A new one has no
+        binding yet, so no message can have reached it.
+        """
         side, status = self._targets[at], await self._status(self._source)
         for queue in await self._source.items("queue"):
             if queue.get("subscription") and self._side_of(str(queue["uuid"])) is side:
                 await self._take(side, str(status["drain"]), str(status["store"]), str(queue["name"]), str(queue["uuid"]))
 
     async def _take(self, side: Side, drain: str, store: str, name: str, uuid: str) -> str:
-        """Announce a queue. Where its messages are sent to."""
+        """Announce a queue to its target. Returns the address for its messages."""
         body = {"drain": drain, "store": store, "queue": uuid, "into": name, "pause": True}
         return str((await side.ask("TAKE", "drain", "", body))["address"])
 
@@ -289,7 +301,7 @@ class Drain:
                 await self._resume(drain, uuid)
 
     async def _report(self, drain: str, name: str, uuid: str, refused: Sequence[tuple[str, int, str]]) -> None:
-        """Both sides hear what has become of a queue, for their telemetry."""
+        """Report the result of a queue to both sides, for their telemetry."""
         tally = next(each for each in reversed(self._result.queues) if each["uuid"] == uuid)
         body: dict[str, Any] = {"drain": drain, "queue": name, "moved": tally["moved"] + tally["known"]}
         if refused:
@@ -302,7 +314,7 @@ class Drain:
                     raise
 
     async def _resume(self, drain: str, uuid: str) -> None:
-        """All of this subscription has come that can."""
+        """All messages of this subscription that can move have arrived."""
         try:
             await self._side_of(uuid).ask("RESUME", "drain", "", {"drain": drain, "queue": uuid})
         except ManagementError as error:
@@ -356,7 +368,7 @@ class Drain:
             await self._clock.pause(0.2)
 
     async def _attempt(self, drain: str, name: str, uuid: str, address: str) -> Move:
-        """Move until the queue is empty, but for what was refused; or until it cannot go on."""
+        """Move messages until the queue is empty, except for refused messages, or until the move cannot continue."""
         held = await held_there(self._side_of(uuid), drain, uuid)
         bounded, target = self._rate is not None, self._side_of(uuid)
         move = Move(await self._source.client(), await target.client(), uuid, address, held, bounded=bounded, traits=self._traits)
@@ -395,15 +407,18 @@ class Drain:
         return move
 
     def _may_go_elsewhere(self, uuid: str, tally: Mapping[str, Any], why: str) -> bool:
-        """Whether it is worth a try: its target takes nothing, nothing of it has moved, and there are others."""
+        """Whether another target should be tried: the queue's target accepts nothing, none of its messages has moved,
+        and there are other targets.
+        """
         if len(self._targets) < 2 or uuid in self._stays or tally["moved"] or tally["known"]:
             return False
         return why == _NO_CREDIT or "resource-limit-exceeded" in why
 
     async def _elsewhere(self, drain: str, store: str, name: str, uuid: str) -> bool:
-        """Give a queue of which nothing has come to another target: that one is told first, then its own says that it takes
-        nothing of it any more, then the source's log says where it goes. Whoever dies before that leaves a queue that its target
-        declines, or an empty queue at another."""
+        """Give a queue to another target, if none of its messages has arrived. The new target is told first. Then the
+        old target declines the queue. Then the source's log records the new target. If a process fails before that, the
+        old target declines the queue, or another target has an empty queue.
+        """
         was = (self._shares or {}).get(uuid, 0)
         at = await self._other_target(drain, store, name, uuid, was)
         if at is None:
@@ -424,7 +439,7 @@ class Drain:
         return True
 
     async def _other_target(self, drain: str, store: str, name: str, uuid: str, was: int) -> int | None:
-        """One that takes this queue, and has the most room: it is made there."""
+        """The target that accepts this queue and has the most free space. The queue is created there."""
         source = await self._inventory(self._source)
         if not stands_alone(source, uuid):
             return None
@@ -469,7 +484,7 @@ class Drain:
             await self._clock.pause(_LOOK_S)
 
     async def _finish(self, status: dict[str, Any]) -> Result:
-        """The source is empty for good: the three steps, each of which may have been done before."""
+        """The source is empty for good: do the three last steps. Each may have been done before."""
         body = {"drain": status["drain"]}
         if not status["released"]:
             for side in self._targets:
@@ -482,7 +497,7 @@ class Drain:
         return self._result
 
     def _say(self, event: str, facts: dict[str, Any]) -> None:
-        """Tell it, if it is a while since the last time."""
+        """Report an event if some time has passed since the last report."""
         if self._clock.now_s - self._told_s >= _TELL_S:
             self._told_s = self._clock.now_s
             self._tell(event, facts)

@@ -1,8 +1,8 @@
 """A side of a drain whose broker runs in this process.
 
-Life: who made the broker starts and stops it; whenever the side is asked, and has no connection, a pair of sockets is made, the
-broker gets one end as it gets any socket, and a client has the other. Nobody else can speak over such a pair, so the broker asks
-neither for a login nor for a right (`Socket.own`).
+Life: the caller that made the broker starts and stops it. When the side is asked without a connection, a pair of
+sockets is made. The broker gets one end as it gets any socket, and a client has the other end. No other process can use
+such a pair, so the broker requires neither a login nor a right (`Socket.own`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Inside(Side):
 
 
 class _Accepting(Factory):
-    """The broker's end."""
+    """The broker's end of the pair."""
 
     noisy = False
 
@@ -55,13 +55,14 @@ class _Accepting(Factory):
         self._process = process
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
-        """A connection of the broker's."""
+        """Make a connection of the broker."""
         return self._process.broker.new_connection(Socket(text_of(addr), own=True))
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a TCP connection within this process. Nobody else can have come between: the port that is listened on for a
-    moment takes one connection, and it is looked at whose that is."""
+    """The two ends of a TCP connection within this process. No other process can have connected in between: the
+    listening port exists for a moment, accepts one connection, and the owner of that connection is checked.
+    """
     with socket.create_server(("127.0.0.1", 0), backlog=1) as listening:
         ours = socket.create_connection(listening.getsockname())
         while True:

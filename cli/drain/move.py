@@ -1,15 +1,17 @@
-"""The messages of one queue on their way: from a link of the broker that leaves to a link of the target.
+"""Moves the messages of one queue: from a link of the broker that leaves to a link of the target.
 
-Life of a message here: it comes with its sequence as the delivery's tag. If the target has said that it holds that one, it is
-settled at the source at once; else it is sent, with the same tag, in the order in which it came. When the target has accepted it,
-that is, when a majority of the target's brokers has it on disk, it is settled at the source. What the target rejects, or is too
-large for it, stays at the source, unsettled until the link ends, and is listed.
+Life of a message here: it arrives with its sequence as the delivery's tag. If the target has said that it holds this
+sequence, the message is settled at the source at once. Otherwise it is sent with the same tag, in the order of arrival.
+When the target has accepted it, a majority of the target's brokers has it on disk, and it is settled at the source. If
+the target rejects a message, or the message is too large for it, the message stays at the source, unsettled until the
+link ends, and is listed.
 
-Life of a move: both links attach; it goes on until the source has no more; either link's end, or either connection's, ends the
-move with the reason, and another one begins where the two brokers stand. Nothing needs to be remembered here.
+Life of a move: both links attach. The move continues until the source has no more messages. If a link or a connection
+ends, the move ends with the reason. The next move continues from the state of the two brokers. Nothing is remembered
+here.
 
-Invariants: no message is settled at the source that the target does not hold; messages that are here take `HERE_BYTES`, and
-what one read of a socket may bring.
+Invariants: a message is settled at the source only if the target holds it. The messages here use at most `HERE_BYTES`,
+plus what one read of a socket may bring.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ _FIRST_CREDIT, _MOST_CREDIT = 50, 5000
 
 
 class Move:
-    """See the module. `held`: what the target has said that it holds. `bounded`: no message comes that was not allowed.
-    `traits`: both brokers know traits, which go on as they come."""
+    """See the module. `held`: the sequences that the target said it holds. `bounded`: messages arrive only as far as
+    `allow` permits. `traits`: both brokers support traits, which are sent on unchanged.
+    """
 
     def __init__(
         self,
@@ -48,9 +51,9 @@ class Move:
     ) -> None:
         self.moved = 0
         self.refused: dict[int, str] = {}
-        """Sequences that the target does not take, and why."""
+        """Sequences that the target does not accept, and the reasons."""
         self.ended = ""
-        """Why it cannot go on; "" while it can."""
+        """Why the move cannot continue; "" while it can."""
         self.active = False
         """Whether anything has happened since this was last set to False."""
         self._source = source
@@ -58,19 +61,21 @@ class Move:
         self._held = held
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._ids: dict[int, int] = {}
-        """Sequence -> delivery at the source, of what is here or on its way to the target."""
+        """Sequence -> delivery at the source, for messages that are here or on their way to the target."""
         self._here_bytes = 0
         self.checksum = self.nbytes = self.known = 0
-        """Of what was moved: the sum of the CRC-32C of its messages, and their bytes; and how many the target had already."""
+        """The sum of the CRC-32C of the moved messages, their bytes, and the number of messages that the target already
+        had.
+        """
         self._facts: dict[int, tuple[int, int, bytes]] = {}
-        """Sequence -> bytes and CRC-32C, of the same, and the traits that came with it."""
+        """Sequence -> bytes, CRC-32C and traits of the messages that are here or on their way."""
         self._paused = False
-        """Whether the source is not read, because too much is here."""
+        """Whether reading from the source is paused, because too many bytes are here."""
         self._credit = _FIRST_CREDIT
         self._allowed: float | None = 0.0 if bounded else None
-        """How many messages may come; None: any number."""
+        """How many messages may arrive; None: any number."""
         self._wanted = 0
-        """How many more would be let come, if they were allowed."""
+        """How many more messages would be requested, if they were allowed."""
         self._in: Receiver | None = None
         self._out: Sender | None = None
         self._out = target.wire.send_to(address, _Out(self))
@@ -86,12 +91,12 @@ class Move:
 
     @property
     def in_flight(self) -> int:
-        """How many messages are here or on their way to the target."""
+        """The number of messages that are here or on their way to the target."""
         return len(self._ids)
 
     @property
     def settled(self) -> int:
-        """How many messages have left the source: what was moved, and what the target had already."""
+        """The number of messages that have left the source: moved ones, and those that the target already had."""
         return self.moved + self.known
 
     def close(self) -> None:
@@ -113,7 +118,7 @@ class Move:
         self._flow(self._credit)
 
     def came(self) -> None:
-        """Messages of the source."""
+        """Messages from the source have arrived."""
         link = self._in
         assert link is not None
         self.active = True
@@ -141,7 +146,7 @@ class Move:
         self.send()
 
     def send(self) -> None:
-        """Send on what the target has credit for."""
+        """Send messages as far as the target has given credit."""
         link, sent = self._out, False
         if link is None or not link.open:
             return
@@ -183,7 +188,7 @@ class Move:
         self.send()
 
     def _taken(self, sequences: Iterable[int]) -> list[int]:
-        """The target has these. Returns their deliveries at the source."""
+        """The target has these messages. Returns their deliveries at the source."""
         facts, ids, found = self._facts, self._ids, list[int]()
         nbytes = 0
         for sequence in sequences:
@@ -215,7 +220,7 @@ class Move:
         self._grant(1)
 
     def _settle(self, delivery_ids: list[int]) -> None:
-        """These are on the target: they leave the source."""
+        """These messages are on the target: settle them at the source."""
         link = self._in
         assert link is not None
         for first, count in runs_of(delivery_ids):
@@ -224,7 +229,7 @@ class Move:
         self._source.wire.pump()
 
     def _grant(self, count: int) -> None:
-        """Let so many more come: more at a time while messages are small."""
+        """Let this many more messages arrive: more at a time while messages are small."""
         here = len(self._ids)
         average = self._here_bytes // here + 1 if here else 0
         wanted = min(_MOST_CREDIT, HERE_BYTES // average) if average else self._credit * 2
@@ -234,7 +239,7 @@ class Move:
         self._flow(count + grow)
 
     def allow(self, count: float) -> None:
-        """So many more messages may come."""
+        """This many more messages may arrive."""
         assert self._allowed is not None, "it is bounded"
         self._allowed += count
         self._flow(0)
@@ -263,7 +268,7 @@ class _In:
         self._move.source_opened()
 
     def messages(self) -> None:
-        """They have."""
+        """Messages have arrived."""
         self._move.came()
 
     def outcomes(self) -> None:
@@ -273,7 +278,7 @@ class _In:
         """Nothing is sent here."""
 
     def closed(self, reason: str) -> None:
-        """The source gives no more."""
+        """The source sends no more messages."""
         self._move.ended = self._move.ended or f"source: {reason}"
 
 
@@ -284,19 +289,19 @@ class _Out:
         self._move = move
 
     def opened(self) -> None:
-        """Credit comes."""
+        """The link is attached; the target will give credit."""
 
     def messages(self) -> None:
-        """Nothing comes here."""
+        """This link receives no messages."""
 
     def outcomes(self) -> None:
         """The target has answered."""
         self._move.answered()
 
     def credit(self) -> None:
-        """It takes more."""
+        """The target has given credit."""
         self._move.send()
 
     def closed(self, reason: str) -> None:
-        """It takes no more."""
+        """The target accepts no more messages."""
         self._move.ended = self._move.ended or f"target: {reason}"

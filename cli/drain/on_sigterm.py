@@ -30,7 +30,7 @@ from cli.options import Target
 from ha.service import Process
 
 SPREAD_S = 10.0
-"""Clients' connections end over this time, or over a tenth of the deadline."""
+"""The clients' connections end over this time, or over a tenth of the deadline if that is shorter."""
 _AGAIN_S = 1.0
 _TELL_S = 5.0
 _SOON_S = 0.2
@@ -39,7 +39,7 @@ _log = Logger(namespace="qpidd")
 
 
 class DrainOnSigterm:
-    """See the module. Made, it waits for the signal. `process`: a broker that was told to drain to somewhere."""
+    """See the module. It waits for the signal as soon as it is made. `process`: a broker with `--drain-to`."""
 
     def __init__(self, process: Process) -> None:
         settings = process.settings
@@ -54,7 +54,7 @@ class DrainOnSigterm:
         self._reactor.addSystemEventTrigger("before", "shutdown", self._cancel)
 
     def terminated(self) -> None:
-        """SIGTERM has come, once more."""
+        """SIGTERM has arrived, for the first time or again."""
         if self._running is None and not self._alone:
             self._process.end()
         elif self._running is None:
@@ -69,7 +69,7 @@ class DrainOnSigterm:
 
     @property
     def _alone(self) -> bool:
-        """Whether no other broker has what this one has."""
+        """Whether no other broker has this broker's messages."""
         member = self._process.member
         return member is None or len(member.log.replica.members.addresses) == 1
 

@@ -1,12 +1,12 @@
-"""The store of a broker that does not run: a broker on it that no client can see, and the mark of its release.
+"""The store of a broker that does not run: a private broker on this store, and the mark of its release.
 
-Life: `look` says whether the store can be drained; `Orphan` is a side of a drain whose broker runs in this process, and listens
-nowhere. It leaves as any broker does, and is emptied as any broker is. When the target has released it, the file `released.json`
-in its folder says what was moved: then the folder may be deleted, by `--delete-released` or by a person.
+Life: `look` checks whether the store can be drained. `Orphan` is a side of a drain whose broker runs in this process
+and does not listen. It leaves and is emptied like any broker. When the target has released it, the file `released.json`
+in its folder lists what was moved. Then the folder may be deleted, by `--delete-released` or by a person.
 
-Invariants: the store's lock is held from the first look inside until the mark is written; nothing but the broker's own log and
-the mark is written there; nothing is deleted without the mark, and a mark counts only if the store's own log says the same: the
-drain may have been called off since, and the broker have served.
+Invariants: the store's lock is held from the first read until the mark is written. Only the broker's own log and the
+mark are written there. Nothing is deleted without the mark, and a mark counts only if the store's own log says the
+same, because the drain may have been cancelled in the meantime and the broker may have served.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LARGEST = 1 << 30
 
 
 def look(folder: Path) -> dict[str, Any] | None:
-    """The mark of this store, None when it has none. Refused, when it cannot be drained by itself."""
+    """The mark of this store; None if it has none. Refused if the store cannot be drained alone."""
     try:
         found = inspect(folder)
         mark = read_json(REAL_DISK, folder / MARK)
@@ -51,7 +51,7 @@ def look(folder: Path) -> dict[str, Any] | None:
 
 
 def delete(folder: Path) -> None:
-    """Delete a store that is marked as released. Refused, when it is not, or cannot be."""
+    """Delete a store that is marked as released. Refused if it is not marked or cannot be deleted."""
     if look(folder) is None:
         raise endings.Refused(f"the store in {folder} is not released, so it was not deleted")
     try:
@@ -61,14 +61,14 @@ def delete(folder: Path) -> None:
 
 
 class _Hidden(Process):
-    """A broker that listens nowhere."""
+    """A broker that does not listen."""
 
     def _listen(self) -> None:
         self.port = 0
 
 
 class Orphan(Inside):
-    """See the module. Made, it is not started yet: `start`."""
+    """See the module. `start` starts it."""
 
     def __init__(self, clock: Clock, target: Target, folder: Path) -> None:
         settings = BrokerSettings.from_values({"data_dir": folder, "max_message_size": _LARGEST, "auth": False})
@@ -78,7 +78,9 @@ class Orphan(Inside):
         self._runs = False
 
     async def start(self) -> None:
-        """Open the store, and read its log. Refused, when that cannot be: another process has it, or it is damaged."""
+        """Open the store and read its log. Refused if this fails, because another process has the store or it is
+        damaged.
+        """
         try:
             self._process.start()
         except (CannotStart, StorageError) as error:
@@ -88,21 +90,21 @@ class Orphan(Inside):
             await self._clock.pause(0.01)
 
     def is_released(self, mark: Mapping[str, Any]) -> bool:
-        """Whether the log says what this mark says."""
+        """Whether the store's log agrees with this mark."""
         leave = self._process.broker.logs.leave
         return leave is not None and leave.released and leave.drain == mark.get("drain")
 
     def unmark(self) -> None:
-        """It has a broker again."""
+        """Delete the mark, because the store has a broker again."""
         remove_durably(REAL_DISK, self._folder / MARK)
 
     def mark(self, drain: str, to: list[str], queues: list[dict[str, Any]], now: str) -> None:
-        """Say in the store's folder that it was released, and what was moved."""
+        """Write the mark into the store's folder: it was released, and what was moved."""
         content = {"store": self._process.store.store_id, "drain": drain, "to": to, "released": now, "queues": queues}
         replace_durably(REAL_DISK, self._folder / MARK, seal_json(content))
 
     async def close(self) -> None:
-        """End the broker in order, and give the store back."""
+        """Stop the broker in order, and unlock the store."""
         await super().close()
         if self._runs:
             self._runs = False

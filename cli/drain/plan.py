@@ -1,12 +1,14 @@
-"""What of a broker that leaves is to be made on the target, and what will not fit there. Pure.
+"""What a drain must create on the target, and what does not fit there. Pure.
 
-A queue fits if the target has none of its name, or one that was made alike and keeps at least as many copies. Copies are compared
-only if the source keeps any: a broker by itself promises none, and its queues get what the target gives by default. What is there
-already is made nowhere; so a plan that was carried out halfway is made anew and goes on.
+A queue fits if the target has no queue of this name, or one with the same definition and at least as many copies.
+Copies are compared only if the source keeps copies: a standalone broker promises none, and its queues get the target's
+default level. Objects that already exist are not created. So a plan that was carried out partly can be made again, and
+continues.
 
-Of several targets each queue goes to one, whole. Queues that messages get to together, by an exchange or as dead letters, go
-together: whoever sends to that exchange reaches one target alone. Such a company goes where most of its queues are already, else
-where most bytes are free; the largest is asked first.
+With several targets, each queue goes completely to one of them. Queues that get messages from the same exchange or dead
+letters from each other go to the same target, because a sender to that exchange reaches only one target. Such a group
+goes to the target that already has most of its queues, or else to the one with the most free bytes. The largest group
+is assigned first.
 """
 
 from __future__ import annotations
@@ -17,14 +19,16 @@ from typing import Any
 
 Item = Mapping[str, Any]
 LEVELS = ("none", "configuration", "all")
-"""Levels of replication, by how much of a queue other brokers have."""
+"""Levels of replication, ordered by how much of a queue other brokers have."""
 _ALIKE = ("durable", "autoDelete", "exclusive", "alternateExchange")
 _LEVEL = "qpid.replicate"
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a broker has, as it tells it; `clustered`: others have copies; `free_bytes`: what its disk has room for."""
+    """The objects of a broker, as it reports them. `clustered`: other brokers have copies; `free_bytes`: the free space
+    of its disk.
+    """
 
     queues: Sequence[Item]
     exchanges: Sequence[Item]
@@ -35,9 +39,10 @@ class Inventory:
 
 @dataclass(slots=True)
 class Plan:
-    """`creates`: (type, name, body) of what is to be made, in order; `problems`: (what it is, why it will not fit), for which
-    nothing is moved; `stays`: (what it is, why) what will be left when all else was moved; `goes`: (queue, target) where there
-    are several targets."""
+    """`creates`: (type, name, body) of the objects to create, in order. `problems`: (object, why it does not fit); with
+    a problem, nothing is moved. `stays`: (messages, why) what will be left when everything else has moved. `goes`:
+    (queue, target) with several targets.
+    """
 
     creates: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
@@ -68,7 +73,7 @@ def compare(source: Inventory, target: Inventory) -> Plan:
 
 
 def share_out(source: Inventory, targets: Sequence[Inventory]) -> dict[str, int]:
-    """Which of the targets each queue goes to, by its uuid."""
+    """The number of each queue's target, by the queue's uuid."""
     there = [{str(queue["name"]): queue for queue in target.queues} for target in targets]
     free = [target.free_bytes for target in targets]
     shares: dict[str, int] = {}
@@ -92,7 +97,7 @@ def share_out(source: Inventory, targets: Sequence[Inventory]) -> dict[str, int]
 
 
 def part(source: Inventory, shares: Mapping[str, int], at: int) -> Inventory:
-    """What of the source goes to that target: its queues and their bindings, and every exchange."""
+    """The part of the source that goes to this target: its queues and their bindings, and every exchange."""
     queues = [queue for queue in source.queues if shares.get(str(queue["uuid"]), 0) == at]
     names = {str(queue["name"]) for queue in queues}
     bindings = [binding for binding in source.bindings if str(binding["queue"]) in names]
@@ -100,12 +105,12 @@ def part(source: Inventory, shares: Mapping[str, int], at: int) -> Inventory:
 
 
 def stands_alone(source: Inventory, uuid: str) -> bool:
-    """Whether no exchange and no dead letters join this queue with others."""
+    """Whether no exchange and no dead letters connect this queue with others."""
     return any(len(company) == 1 and company[0]["uuid"] == uuid for company in _companies(source))
 
 
 def _companies(source: Inventory) -> list[list[Item]]:
-    """The queues that go together."""
+    """The groups of queues that must go to the same target."""
     leader: dict[str, str] = {}
 
     def leads(name: str) -> str:

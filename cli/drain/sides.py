@@ -1,8 +1,9 @@
-"""The two brokers of a drain, each behind a connection that is made anew when it has ended.
+"""The two sides of a drain. Each has a connection that is made again when it has ended.
 
-Life of a side: it connects when it is first asked, to the primary of its addresses; a request that gets no answer is asked again
-over the next connection, which is safe because whatever a drain asks for may be asked twice. A side that has never been reached
-is given up at once, or after `FIRST_S` if it is a cluster that may be choosing its primary; one that has been after `GIVE_UP_S`.
+Life of a side: at its first request it connects to the primary of its addresses. A request without an answer is
+repeated over the next connection. This is safe, because every request of a drain may be repeated. A side that has never
+been reached is given up at once, or after `FIRST_S` if it is a cluster, which may be electing its primary. A side that
+has been reached before is given up after `GIVE_UP_S`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _PAUSE_S = 0.2
 
 
 class OutOfTime(Exception):
-    """The deadline has come."""
+    """The deadline has passed."""
 
 
 class Clock:
-    """The reactor's time, and the deadline: so many seconds from now, or None for never."""
+    """The reactor's time, and the deadline: this many seconds from now, or None for no deadline."""
 
     def __init__(self, reactor: Any, deadline_s: float | None) -> None:
         self.reactor = reactor
@@ -36,7 +37,7 @@ class Clock:
 
     @property
     def now_s(self) -> float:
-        """Seconds, from anywhere."""
+        """Seconds since an arbitrary time."""
         return float(self.reactor.seconds())
 
     @property
@@ -45,19 +46,19 @@ class Clock:
         return self._until_s is not None
 
     def check(self) -> None:
-        """OutOfTime, when it is."""
+        """Raise OutOfTime if the deadline has passed."""
         if self._until_s is not None and self.now_s >= self._until_s:
             raise OutOfTime
 
     def pause(self, seconds: float) -> Deferred[None]:
-        """Wait; not beyond the deadline."""
+        """Wait, but not longer than the deadline."""
         self.check()
         left_s = seconds if self._until_s is None else min(seconds, self._until_s - self.now_s)
         return deferLater(self.reactor, left_s, lambda: None)
 
 
 class Side:
-    """See the module. `what` says which one it is, for people."""
+    """See the module. `what` names this side in texts."""
 
     def __init__(self, clock: Clock, target: Target, what: str) -> None:
         self._clock = clock
@@ -68,11 +69,11 @@ class Side:
 
     @property
     def addresses(self) -> list[str]:
-        """Where it is, host:port each."""
+        """Its addresses, host:port each."""
         return list(self._target.url.names)
 
     async def client(self) -> ManagementClient:
-        """A connection that has not ended, as far as is known. Unreachable, OutOfTime."""
+        """A connection that is open, as far as is known. Unreachable, OutOfTime."""
         if self._client is not None and not self._client.is_lost:
             return self._client
         began_s = self._clock.now_s
@@ -104,7 +105,7 @@ class Side:
         return find_primary(self._clock.reactor, url.addresses, **options)
 
     async def ask(self, operation: str, type: str, name: str = "", body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """An answer's body, as often as it takes. ManagementError when the broker refuses."""
+        """Send a request until it is answered, and return the answer's body. ManagementError if the broker refuses."""
         while True:
             client = await self.client()
             try:
@@ -119,7 +120,7 @@ class Side:
             await self._clock.pause(_PAUSE_S)
 
     async def items(self, type: str) -> list[dict[str, Any]]:
-        """All items of a type, as often as it takes."""
+        """All items of a type; repeats the query until it is answered."""
         while True:
             client = await self.client()
             try:

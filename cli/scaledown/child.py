@@ -1,7 +1,8 @@
-"""A qpid-drain that ends with the process that has started it, however that ends: `python -m cli.scaledown.child PARENT WORD...`.
+"""A qpid-drain that ends with the process that started it, however that process ends: `python -m cli.scaledown.child
+PARENT WORD...`.
 
-The kernel kills it when its parent's thread has gone (prctl(2), PR_SET_PDEATHSIG), so that the next controller finds no store
-locked by a drain that it does not know. A drain may be killed at any time.
+The kernel kills it when its parent's thread has ended (prctl(2), PR_SET_PDEATHSIG). So the next controller finds no
+store locked by a drain that it does not know. A drain may be killed at any time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Tie this process to its parent, and be qpid-drain."""
+    """Bind this process to its parent, and run qpid-drain."""
     parent = int(sys.argv.pop(1))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):

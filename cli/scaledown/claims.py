@@ -1,20 +1,23 @@
-"""What objects of Kubernetes say of the stores of brokers, and what is to be written to them next. Pure.
+"""Interprets the objects of Kubernetes that concern the stores of brokers, and decides what to write to them next.
+Pure.
 
-A StatefulSet with the label SELECTED has a store in each claim of its volume claim template. The claim of a broker that is not
-wanted any more is an orphan when no pod has it. Life of an orphan: a drainer pod, of one name for each claim, drains it; the
-drainer ends, and its termination message is the last event of qpid-drain; the claim gets a mark with what that says; the
-drainer is deleted; and so is the claim, if that is asked for.
+A StatefulSet with the label SELECTED has one store in each claim of its volume claim template. The claim of a broker
+that is no longer wanted is an orphan when no pod uses it. Life of an orphan: a drainer pod, with one name for each
+claim, drains it. The drainer ends, and its termination message is the last event of qpid-drain. The claim gets a mark
+with the content of this event, and the drainer is deleted. The claim is also deleted, if this was requested.
 
-A store that was released takes no client, whoever starts a broker on it, until its drain is called off. A mark says that it was
-released, and is taken away before a drain is called off here. It counts while it is of this moment of the set: its uid and
-generation, which each change of its spec raises. So what somebody did meanwhile while no controller ran, who scaled up and
-called off by hand, is not missed: an older mark is only a hint, and the drainer looks into the store again.
+A released store accepts no clients, whichever broker is started on it, until its drain is cancelled. A mark says that
+the store was released, and is removed before this module's caller cancels a drain. A mark is valid only for the set's
+uid and generation in it; each change of the set's spec raises the generation. So a scale-up and a cancellation by hand
+while no controller ran are not missed: an older mark is only a hint, and the drainer checks the store again.
 
-A claim is deleted by the version that has the mark, so not after that was taken away. A broker that was started on it just
-before has an empty store, and takes no client: its pod is deleted, so that the claim goes, and its set makes both anew.
+A claim is deleted with the version that has the mark as a condition, so it is not deleted after the mark was removed. A
+broker that was started on it just before has an empty store and accepts no clients. Its pod is deleted, so that the
+claim can be deleted, and its set creates both again.
 
-Invariants: no claim is deleted that may have a message; each write says which version it is about, or makes what can be there
-once; there is one write to be done about a claim at a time, so whoever dies leaves something that is seen and gone on with.
+Invariants: no claim that may have a message is deleted. Each write names the version that it changes, or creates an
+object that can exist only once. There is one write at a time about a claim. So after a failure, the next controller
+sees the state and continues.
 """
 
 from __future__ import annotations
@@ -29,21 +32,24 @@ from cli.scaledown.steps import Do, Store
 Thing = dict[str, Any]
 POD, CLAIM = "Pod", "PersistentVolumeClaim"
 SELECTED = "understudy/scale-down"
-"""The label of a StatefulSet whose stores are drained: with the value `yes`."""
+"""The label of a StatefulSet whose stores are drained. Its value is `yes`."""
 MARK = "understudy/released"
-"""The annotation of a claim whose store was released: JSON with the drain, what was moved, and the set's moment."""
+"""The annotation of a claim whose store was released: JSON with the drain, what was moved, and the set's uid and
+generation.
+"""
 DRAINS = "understudy/drains"
 """The label of a drainer pod: the uid of its claim."""
 MOMENT = "understudy/moment"
-"""The annotation of a drainer pod: the set's moment when it was made."""
+"""The annotation of a drainer pod: the set's uid and generation when the pod was made."""
 TO = "understudy/drain-to"
-"""The annotation of a set that says which brokers take its messages, instead of the one with its lowest ordinal."""
+"""The annotation of a set that names the brokers for its messages, instead of the set's broker with the lowest ordinal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """A StatefulSet. `moment`: its uid and generation; `settled`: its controller has seen that; `unfit`: why its stores cannot
-    be drained, "" when they can; `claims`: how the name of a claim begins, before the ordinal."""
+    """A StatefulSet. `moment`: its uid and generation; `settled`: its controller has seen this generation; `unfit`: why
+    its stores cannot be drained, "" if they can; `claims`: the part of its claims' names before the ordinal.
+    """
 
     name: str
     wanted: range
@@ -56,8 +62,9 @@ class Brokers:
 
 @dataclass(frozen=True, slots=True)
 class Drainer:
-    """A drainer pod. `status`: how qpid-drain has ended, None while it has not; `says`: its last event; `why`: the end of its
-    log, or why it does not start."""
+    """A drainer pod. `status`: the exit code of qpid-drain, None before its end; `says`: its last event; `why`: the end
+    of its log, or why it does not start.
+    """
 
     name: str
     uid: str
@@ -70,8 +77,9 @@ class Drainer:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A PersistentVolumeClaim of a set. `taken`: a pod has it, its drainer aside; `broker`: the uid of its broker's pod, "" when
-    there is none; `going`: it is being deleted."""
+    """A PersistentVolumeClaim of a set. `taken`: a pod other than its drainer uses it; `broker`: the uid of its
+    broker's pod, "" without one; `going`: it is being deleted.
+    """
 
     name: str
     uid: str
@@ -86,7 +94,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A call to the API server. `event`: what is told of it, "" for nothing."""
+    """A call to the API server. `event`: the event to report, "" for none."""
 
     verb: str
     kind: str
@@ -99,7 +107,7 @@ class Write:
 
 
 def brokers_of(thing: Thing) -> Brokers:
-    """A StatefulSet that has the label."""
+    """The StatefulSet in this object, which has the label."""
     metadata, spec = thing["metadata"], thing["spec"]
     start = int((spec.get("ordinals") or {}).get("start") or 0)
     replicas = spec.get("replicas")
@@ -126,7 +134,7 @@ def brokers_of(thing: Thing) -> Brokers:
 
 
 def claims_of(brokers: Brokers, claims: Iterable[Thing], pods: Iterable[Thing]) -> list[Claim]:
-    """The claims of this set, with the pods that have them."""
+    """The claims of this set, with the pods that use them."""
     there, found = list(pods), list[Claim]()
     for thing in claims:
         metadata = thing["metadata"]
@@ -182,7 +190,7 @@ def _drainer(pod: Thing) -> Drainer:
 
 
 def _json(text: Any) -> dict[str, Any]:
-    """A JSON object; {} when it is none."""
+    """A JSON object; {} if the text is not one."""
     try:
         found = json.loads(str(text or "{}"))
     except ValueError:
@@ -194,12 +202,12 @@ def _json(text: Any) -> dict[str, Any]:
 
 
 def is_released(brokers: Brokers, claim: Claim) -> bool:
-    """Whether its store was found empty and released, and no broker can have had it since."""
+    """Whether its store was found empty and released, and no broker can have used it since."""
     return claim.mark.get("moment") == brokers.moment
 
 
 def has_emptied(brokers: Brokers, drainer: Drainer | None) -> bool:
-    """Whether this drainer says that the store is released, of this moment of the set."""
+    """Whether this drainer reports that the store is released, for the set's present uid and generation."""
     return (
         drainer is not None
         and not drainer.status
@@ -210,7 +218,9 @@ def has_emptied(brokers: Brokers, drainer: Drainer | None) -> bool:
 
 
 def store(brokers: Brokers, claim: Claim, *, leaves: bool = False, at_work: Do | None = None, waits: bool = False) -> Store:
-    """As `steps.decide` sees it. `at_work`: a process of this controller; `waits`: it is not time for another step."""
+    """The claim as `steps.decide` needs it. `at_work`: a process of this controller works on it; `waits`: it is too
+    early for another step.
+    """
     work, drainer = at_work, claim.drainer
     if work is None and drainer is not None and drainer.status is None:
         work = Do.STOP if drainer.going else Do.DRAIN
@@ -224,7 +234,7 @@ def store(brokers: Brokers, claim: Claim, *, leaves: bool = False, at_work: Do |
 
 
 def upkeep(brokers: Brokers, claim: Claim, *, deletes: bool) -> Write | None:
-    """What is to be written about this claim next, beside drains. `deletes`: claims that were released are deleted."""
+    """The next write about this claim, apart from drains. `deletes`: released claims are deleted."""
     drainer, wanted = claim.drainer, claim.ordinal in brokers.wanted
     if not brokers.wanted:
         return None
@@ -247,7 +257,7 @@ def upkeep(brokers: Brokers, claim: Claim, *, deletes: bool) -> Write | None:
 
 
 def room(claim: Claim) -> Write | None:
-    """Ends its drainer, or makes room for another; None when it is going already."""
+    """Delete its drainer, or make room for another one; None if the drainer is already being deleted."""
     drainer = claim.drainer
     if drainer is None or drainer.going:
         return None
@@ -255,7 +265,7 @@ def room(claim: Claim) -> Write | None:
 
 
 def may_call_off(claim: Claim) -> bool:
-    """Whether its broker may take clients again: nobody is about to delete what it stores."""
+    """Whether its broker may accept clients again: its store is not about to be deleted."""
     return not claim.mark and not claim.going
 
 
@@ -267,6 +277,6 @@ def _marked(brokers: Brokers, claim: Claim, drainer: Drainer) -> Write:
 
 
 def _patch(claim: Claim, mark: str | None, event: str) -> Write:
-    """Of this version of the claim."""
+    """Change this version of the claim."""
     metadata = {"uid": claim.uid, "resourceVersion": claim.version, "annotations": {MARK: mark}}
     return Write("patch", CLAIM, claim.name, {"metadata": metadata}, event)

@@ -1,9 +1,10 @@
-"""The controller: it looks at the stores, which are wanted and the brokers, has `steps` decide, does that, and looks again.
+"""The controller: it reads the stores, the wanted number and the brokers, lets `steps` decide, acts, and reads again.
 
-Life: it waits until it is the one that acts in its place, a folder or a namespace. From then on it looks again and again, and as
-soon as the place has news. A step that fails is tried again after a time that doubles; when others are wanted, at once.
+Life: it waits until it is the controller that acts in its place, a folder or a namespace. From then on it reads the
+state regularly, and at once if the place has news. A failed step is tried again after a time that doubles; if the
+wanted number changes, at once.
 
-Invariant: nothing is remembered that could not be seen again, so it may end at any time.
+Invariant: it keeps no state that it could not read again, so it may end at any time.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from cli.scaledown.place import Place, Site, Tell, Unseen
 from cli.scaledown.steps import decide, is_done
 
 STALE_S = 120.0
-"""So long after all was last seen it is not alive any more."""
+"""If the last complete reading is older than this, the controller counts as not alive."""
 _ONCE_S = 0.1
 
 
 @dataclass
 class Controller:
-    """See the module. `once`: until nothing is left to be done now."""
+    """See the module. `once`: run until nothing more can be done now."""
 
     reactor: Any
     place: Place
@@ -35,7 +36,7 @@ class Controller:
     _began_s: float = 0.0
     _wanted: dict[str, range] = field(default_factory=dict)
     _told: str = ""
-    """Why it waits, or sees nothing, as it was told last."""
+    """Why it waits or cannot read the state, as last reported."""
     _pausing: Deferred[None] | None = None
     _news: bool = False
     closed: bool = False
@@ -47,12 +48,12 @@ class Controller:
 
     @property
     def alive(self) -> bool:
-        """Whether all was seen lately."""
+        """Whether the whole state was read lately."""
         seen_s = self._began_s if self.place.seen_s is None else self.place.seen_s
         return bool(self.reactor.seconds() - seen_s < STALE_S)
 
     async def run(self) -> bool:
-        """Look and act, again and again; once: until nothing is left to be done now. Returns whether all is done."""
+        """Read and act repeatedly; with `once` until nothing more can be done now. Returns whether everything is done."""
         self.place.start()
         while not self.closed:
             sites = await self._look()
@@ -69,13 +70,13 @@ class Controller:
                     await self.place.do(step, site.name, ordinal)
 
     def close(self) -> Any:
-        """End what ends with it, and give the place to another one. Perhaps a Deferred."""
+        """End the processes that end with it, and release the place for another controller. May return a Deferred."""
         self.closed = True
         self._has_news()
         return self.place.close()
 
     async def _look(self) -> list[Site]:
-        """All that there is; nothing when it cannot be seen, or another acts."""
+        """The whole state; empty if it cannot be read, or another controller acts."""
         try:
             if why := await self.place.take():
                 if self.once:
@@ -106,7 +107,7 @@ class Controller:
             self.tell(event, {"why": why})
 
     def _pause(self) -> Deferred[None]:
-        """Until it is time to look again, or there is news."""
+        """Wait until the next reading is due, or there is news."""
         done: Deferred[None] = Deferred()
         delay_s = 0.0 if self._news else _ONCE_S if self.once else self.poll_s
         timer = self.reactor.callLater(delay_s, done.callback, None)

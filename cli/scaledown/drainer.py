@@ -1,8 +1,8 @@
-"""The pod that drains a claim, made of the template that the set makes its brokers' pods of. Pure.
+"""The pod that drains a claim, made from the template of the set's broker pods. Pure.
 
-It has the image, the environment, the volumes, the security context, the account and the place of a broker, so whatever runs a
-broker runs it; its command is qpid-drain on the store of that claim. It has none of the broker's labels, so no Service leads to
-it and no set takes it for its own; no ports, probes and hooks. It belongs to the claim, and goes with it.
+It has the broker's image, environment, volumes, security context, account and node placement, so it can run wherever a
+broker can run. Its command is qpid-drain on the store of the claim. It has none of the broker's labels, so no Service
+selects it and no set adopts it, and no ports, probes and hooks. It belongs to the claim, and is deleted with it.
 """
 
 from __future__ import annotations
@@ -37,24 +37,25 @@ _OF_THE_CONTAINER = ("env", "envFrom", "image", "imagePullPolicy", "resources", 
 
 
 class Unfit(Exception):
-    """The template does not say where the store is. The text says what is missing."""
+    """The template does not show where the store is. The text says what is missing."""
 
 
 def name_of(claim: str) -> str:
-    """The drainer's name, one for each claim: at most 63 characters."""
+    """The drainer's name, one for each claim, at most 63 characters."""
     name = f"drain-{claim}"
     return name if len(name) <= 63 else f"{name[:54]}-{hashlib.sha256(claim.encode()).hexdigest()[:8]}"
 
 
 def places(brokers: Brokers, namespace: str, given: Sequence[str]) -> list[str]:
-    """Where its messages go: what the controller was given, else what the set says, else its broker with the lowest ordinal,
-    which is the last one to go."""
+    """The targets of its messages: the controller's option, else the set's annotation, else the set's broker with the
+    lowest ordinal, which is removed last.
+    """
     said = str((brokers.thing["metadata"].get("annotations") or {}).get(TO) or "").split()
     return list(given) or said or [address(brokers, namespace, brokers.wanted.start)]
 
 
 def address(brokers: Brokers, namespace: str, ordinal: int) -> str:
-    """Where the broker of this ordinal is, by the name that the set's Service gives its pod."""
+    """The address of the broker with this ordinal, by the name that the set's Service gives its pod."""
     spec = brokers.thing["spec"]
     host = f"{brokers.name}-{ordinal}"
     if spec.get("serviceName"):
@@ -110,7 +111,7 @@ def _container(template: Thing, volume: str) -> tuple[Thing, str]:
 
 
 def _data_dir(container: Thing) -> str:
-    """Of qpidd's command line, else of its environment."""
+    """The data folder in qpidd's command line, or else in its environment."""
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     for word, value in zip(words, [*words[1:], ""], strict=True):
         if word == "--data-dir":
@@ -121,6 +122,6 @@ def _data_dir(container: Thing) -> str:
 
 
 def _as_of_the_broker(variable: Thing, name: str) -> Thing:
-    """With the name of the broker's pod where the template asks for the pod's own."""
+    """Replaces the pod's own name, where the template uses it, by the name of the broker's pod."""
     field = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
     return {"name": variable["name"], "value": name} if field == "metadata.name" else deepcopy(variable)

@@ -1,12 +1,14 @@
-"""Stores of one machine in a folder, and the number of brokers that are wanted in a file.
+"""The stores in a folder of one machine, and the wanted number of brokers in a file.
 
-Life: who has the lock on the folder acts. Each look reads the number, lists the stores, and asks the brokers that are wanted
-whether they leave. Drains, and what calls them off, are processes of qpid-drain, which end with this one.
+Life: the controller with the lock on the folder acts. Each reading reads the number, lists the stores, and asks the
+wanted brokers whether they leave. Drains, and cancellations, are processes of qpid-drain, which end with this process.
 
-A store counts as released when a drain has just said so, or has looked into its log and found it so, and neither the mark nor the
-lock's file has changed since: a broker that ran on it meanwhile has written its id there.
+A store counts as released if a drain has reported it released, or has checked its log and found it released, and
+neither the mark nor the lock's file has changed since. A broker that ran on it in the meantime has written its id into
+the lock's file.
 
-Invariant: nothing is written into a store here but that a mark is taken away, before the drain of its broker is called off.
+Invariant: nothing is written into a store here, with one exception: a mark is removed before the drain of its broker is
+cancelled.
 """
 
 from __future__ import annotations
@@ -35,14 +37,14 @@ _NAME = re.compile(r"(?P<name>.+)-(?P<ordinal>0|[1-9][0-9]{0,8})")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`target_of` makes what connects to an address; `to` and `words` are for each qpid-drain."""
+    """`target_of` makes the connection settings for an address; `to` and `words` are passed to each qpid-drain."""
 
     stores: Path
     name: str
-    """Of the folders, before the ordinal; "" where there is but one."""
+    """The part of the folders' names before the ordinal; "" if there is only one name."""
     replicas: Path
     brokers: str
-    """As of `address_of`."""
+    """The address of a broker, as `address_of` takes it."""
     to: tuple[str, ...]
     delete_released: bool
     target_of: Callable[[str], Target]
@@ -51,12 +53,12 @@ class Settings:
 
 @dataclass(slots=True)
 class _Known:
-    """What is remembered of a store, besides what is under way: it could all be seen again."""
+    """What is remembered of a store, besides its running process. All of it could be read again."""
 
     path: Path
     tries: Tries
     released: tuple[int, int] | None = None
-    """The times of its mark and of its lock's file when it was found released."""
+    """The times of its mark and of its lock's file when the store was found released."""
     work: Work | None = None
 
 
@@ -80,10 +82,10 @@ class Folder:
         return any(known.work for known in self._known.values())
 
     def start(self) -> None:
-        """Nothing has to begin."""
+        """Nothing to do."""
 
     def close(self) -> None:
-        """End what is under way, as it stands, and give the lock back."""
+        """Kill the running processes, and release the lock."""
         for known in self._known.values():
             if known.work is not None:
                 known.work.kill()
@@ -94,7 +96,7 @@ class Folder:
     # ---- what is seen
 
     async def take(self) -> str:
-        """By the lock on the folder."""
+        """Take the lock on the folder."""
         if self._lock >= 0:
             return ""
         try:
@@ -111,7 +113,7 @@ class Folder:
         return ""
 
     async def look(self) -> list[Site]:
-        """The stores of the folder."""
+        """Read the stores of the folder."""
         try:
             wanted = range(self._count())
             self._list()
@@ -125,7 +127,7 @@ class Folder:
         return [Site("", wanted, tuple(self._store(ordinal, leave.get(ordinal, False)) for ordinal in self._known))]
 
     def _count(self) -> int:
-        """How many are wanted. OSError, ValueError."""
+        """The wanted number. OSError, ValueError."""
         text = self._settings.replicas.read_text().strip()
         if not re.fullmatch(r"[0-9]{1,9}", text):
             raise ValueError(f"{self._settings.replicas} has {text[:40]!r}, and not the number of brokers that are wanted")
@@ -163,12 +165,12 @@ class Folder:
     # ---- what is done
 
     def changed(self, site: str) -> None:
-        """Others are wanted."""
+        """The wanted number has changed."""
         for known in self._known.values():
             known.tries.anew()
 
     async def do(self, step: Do, site: str, ordinal: int) -> None:
-        """By a process of qpid-drain, or its end."""
+        """Start or kill a process of qpid-drain."""
         known = self._known[ordinal]
         self._tell(step.value, {"store": known.path.name})
         if step is Do.STOP:
@@ -186,7 +188,7 @@ class Folder:
         known.work.start(self._reactor, [*words, "--format", "json", *self._settings.words])
 
     def _ended(self, ordinal: int, status: int, why: str) -> None:
-        """A process of qpid-drain has."""
+        """A process of qpid-drain has ended."""
         known = self._known[ordinal]
         work, known.work = known.work, None
         assert work is not None
@@ -205,7 +207,7 @@ class Folder:
 
 
 def _times(path: Path) -> tuple[int, int] | None:
-    """When the mark and the lock's file of a store were written last; None when one of them is not there."""
+    """The modification times of the mark and the lock's file; None if one of them does not exist."""
     try:
         return (path / MARK).stat().st_mtime_ns, (path / "lock").stat().st_mtime_ns
     except OSError:

@@ -1,12 +1,13 @@
 """The stores of the StatefulSets in a namespace of Kubernetes that have the label for it.
 
-Life: sets, claims and pods are listed and watched (`Mirror`) from the start on. Who holds the Lease acts; it is renewed at each
-look. A look sees which claims are whose, and does what `claims.upkeep` says of each; then the brokers that are wanted and run
-are asked whether they leave. A drain is a pod (`drainer`), its end is seen in the pod's status; what calls a drain off is a
-process of qpid-drain, which ends with this one.
+Life: sets, claims and pods are listed and watched (`Mirror`) from the start. The controller with the Lease acts; it
+renews the Lease at each reading. A reading finds the claims of each set, and carries out what `claims.upkeep` says
+about each claim. Then it asks the wanted brokers that run whether they leave. A drain is a pod (`drainer`), and its end
+is seen in the pod's status. A cancellation is a process of qpid-drain, which ends with this process.
 
-Invariants: what is seen may be old, so the set is read once more before a drainer is made, and before a claim is deleted;
-nobody is hurt by a second controller that acts: see `claims`. No call is repeated here; the next look does.
+Invariants: the listed objects may be out of date, so the set is read again before a drainer is created and before a
+claim is deleted. A second acting controller does no harm: see `claims`. No call is repeated here; the next reading
+repeats it.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ from resource_manager.net.web import StoreError
 
 LEASE_NAME = "qpid-scaledown"
 LEASE_S = 15
-"""For so long after a renewal nobody else acts."""
+"""After a renewal, no other controller acts for this time."""
 STALE_S = 120.0
-"""So long after the last list nothing is done by what it told."""
+"""If the last list is older than this, no step follows from it."""
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`brokers`, as of `address_of`, and `to` are "" and () where each set says them; `words` are for each qpid-drain."""
+    """`brokers`, as for `address_of`, and `to` are "" and () if each set defines them; `words` are passed to each
+    qpid-drain.
+    """
 
     namespace: str
     brokers: str
@@ -52,7 +55,9 @@ class Settings:
 
 @dataclass(slots=True)
 class _Known:
-    """What is remembered of a claim: when to try again, whose failure was counted, what was told, and the process at work."""
+    """What is remembered of a claim: when to try again, whose failure was counted, what was reported, and the running
+    process.
+    """
 
     tries: Tries
     counted: str = ""
@@ -87,7 +92,7 @@ class Namespace:
         self._seen: dict[str, tuple[Brokers, dict[int, Claim]]] = {}
         self._unfit: dict[str, str] = {}
         self._may = False
-        """Whether it was seen that the Lease may be written."""
+        """Whether a write of the Lease has succeeded."""
         self._acts_until_s = 0.0
         self._busy = False
 
@@ -96,13 +101,13 @@ class Namespace:
 
     @property
     def seen_s(self) -> float | None:
-        """When the one of the lists has succeeded that did so the longest ago."""
+        """The time of the oldest of the last successful lists."""
         listed = [mirror.listed_s for mirror in self._mirrors]
         return None if None in listed else min(each for each in listed if each is not None)
 
     @property
     def is_at_work(self) -> bool:
-        """Whether anything is under way, or was begun in the last look."""
+        """Whether a drain or process runs, or was started in the last reading."""
         return self._busy or any(known.work for known in self._known.values())
 
     def start(self) -> None:
@@ -111,7 +116,7 @@ class Namespace:
             mirror.start()
 
     def close(self) -> Deferred[Any]:
-        """End processes, and give up the Lease. Drainers go on by themselves."""
+        """End the processes, and release the Lease. Drainer pods continue."""
         for known in self._known.values():
             if known.work is not None:
                 known.work.kill()
@@ -122,7 +127,7 @@ class Namespace:
     # ---- what is seen
 
     async def take(self) -> str:
-        """By the Lease."""
+        """Take or renew the Lease."""
         now_s = self._reactor.seconds()
         try:
             if self._lease.is_ours:
@@ -146,7 +151,7 @@ class Namespace:
         return ""
 
     async def look(self) -> list[Site]:
-        """The sets, and the claims of each."""
+        """Read the sets, and the claims of each."""
         try:
             return await self._look()
         except _MALFORMED as error:
@@ -178,7 +183,7 @@ class Namespace:
         return sites
 
     async def _listed(self) -> None:
-        """Once: until all was listed, or could not be."""
+        """With `once`: wait until everything was listed, or cannot be listed."""
         while self._once and any(mirror.listed_s is None and mirror.why == NEVER for mirror in self._mirrors):
             await deferLater(self._reactor, 0.02, lambda: None)
 
@@ -197,7 +202,7 @@ class Namespace:
             self._known[name] = _Known(Tries(self._once))
 
     def _note(self, claim: Claim) -> None:
-        """Tell what has become of its drainer, and count its failure once."""
+        """Report the result of its drainer, and count a failure once."""
         known, pod = self._known[claim.name], claim.drainer
         if pod is None or pod.going:
             return
@@ -242,12 +247,12 @@ class Namespace:
     # ---- what is done
 
     def changed(self, site: str) -> None:
-        """Others are wanted of this set."""
+        """The wanted number of this set has changed."""
         for claim in self._seen[site][1].values():
             self._known[claim.name].tries.anew()
 
     async def do(self, step: Do, site: str, ordinal: int) -> None:
-        """By a pod, its end, or a process of qpid-drain."""
+        """Create or delete a pod, or start a process of qpid-drain."""
         brokers, found = self._seen[site]
         claim = found[ordinal]
         if step is Do.CALL_OFF:
@@ -306,7 +311,7 @@ class Namespace:
         return thing is not None and claims.brokers_of(thing).moment == brokers.moment
 
     async def _call(self, claim: str, verb: str, kind: str, name: str, body: Thing | None) -> Thing | None:
-        """The answer; None when there is none. A conflict, or that it is gone, shows that something was seen too late."""
+        """The answer; None without one. A conflict, or a missing object, means that the state was out of date."""
         self._busy = True
         try:
             return await self._client.call(verb, kind, name, body)
@@ -327,7 +332,7 @@ class Namespace:
 
 
 def _brief(thing: Thing) -> Thing:
-    """What is kept of an object, of which there may be thousands."""
+    """The part of an object that is kept. There may be thousands of objects."""
     spec, metadata = thing.get("spec") or {}, thing["metadata"]
     fields = ("name", "uid", "resourceVersion", "labels", "annotations", "deletionTimestamp")
     kept = {name: metadata[name] for name in fields if name in metadata}

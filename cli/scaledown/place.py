@@ -1,7 +1,8 @@
-"""Where stores are, and what the controller needs of such a place: to see all that there is, and to do one step.
+"""The interface of a place with stores, as the controller needs it: read the whole state, and do one step.
 
-`folder` is one: stores of one machine in a folder. `namespace` is another: claims of StatefulSets in a namespace of Kubernetes.
-What they share is here, too: when a step that has failed may be tried again, and processes of qpid-drain.
+`folder` is such a place: stores of one machine in a folder. `namespace` is another one: claims of StatefulSets in a
+namespace of Kubernetes. Their common parts are here too: when a failed step may be tried again, and processes of
+qpid-drain.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from cli.scaledown.steps import Do, Store
 
 Tell = Callable[[str, dict[str, Any]], None]
 FIRST_S, MOST_S = 1.0, 60.0
-"""After this time a step that has failed is tried again, at first and at most."""
+"""The first and the longest time until a failed step is tried again."""
 _PLACE = re.compile(r"\{(?:(?P<base>[0-9]{1,9})\+)?ordinal\}")
 
 
 class Unseen(Exception):
-    """What is wanted, or which stores there are, cannot be seen. The text says why."""
+    """The wanted number, or the stores, cannot be read. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Brokers that are scaled together. `name` is "" where there is but one; `wanted` None: it is not known."""
+    """Brokers that are scaled together. `name` is "" if there is only one site; `wanted` is None if it is not known."""
 
     name: str
     wanted: range | None
@@ -44,40 +45,43 @@ class Place(Protocol):
     """See the module."""
 
     what: str
-    """What it is called in texts."""
+    """Its name in texts."""
     on_news: Callable[[], None]
-    """Called when it is worth looking again."""
+    """Called when the state should be read again."""
 
     @property
     def seen_s(self) -> float | None:
-        """When all of it has been seen last; None: never."""
+        """When the whole state was last read; None: never."""
 
     @property
     def is_at_work(self) -> bool:
-        """Whether anything is under way."""
+        """Whether any step is running."""
 
     def start(self) -> None:
         """Begin."""
 
     async def take(self) -> str:
-        """Become the controller that acts here. Why another one does; "" when this one does. Refused when it can never."""
+        """Become the controller that acts here. Returns why another one acts; "" if this one does. Refused if it can
+        never act here.
+        """
 
     async def look(self) -> list[Site]:
-        """All that there is. Unseen."""
+        """The whole state. Unseen."""
 
     def changed(self, site: str) -> None:
-        """Others are wanted there: what has failed is tried again at once."""
+        """The wanted number there has changed: failed steps are tried again at once."""
 
     async def do(self, step: Do, site: str, ordinal: int) -> None:
         """Begin this step."""
 
     def close(self) -> Any:
-        """End what ends with the controller. Perhaps a Deferred."""
+        """End the processes that end with the controller. May return a Deferred."""
 
 
 def address_of(brokers: str, ordinal: int, **names: str) -> str:
-    """The address of this broker, by a text in which `{ordinal}` or `{5672+ordinal}` stands for its number, and `{name}` for
-    each of the names."""
+    """The address of this broker, from a text in which `{ordinal}` or `{5672+ordinal}` is replaced by its number, and
+    `{name}` by each of the names.
+    """
     for name, value in names.items():
         brokers = brokers.replace(f"{{{name}}}", value)
     return _PLACE.sub(lambda found: str(int(found["base"] or 0) + ordinal), brokers)
@@ -99,28 +103,28 @@ async def leaves(reactor: Any, target: Target) -> bool:
 
 @dataclass(slots=True)
 class Tries:
-    """When the next step may be tried. `once`: what has failed is not tried again."""
+    """When the next step may be tried. `once`: a failed step is not tried again."""
 
     once: bool
     failures: int = 0
     not_before_s: float = 0.0
 
     def failed(self, now_s: float) -> None:
-        """The last step has."""
+        """The last step has failed."""
         self.failures += 1
         self.not_before_s = now_s + (float("inf") if self.once else min(MOST_S, FIRST_S * 2 ** (self.failures - 1)))
 
     def anew(self) -> None:
-        """At once."""
+        """The next step may be tried at once."""
         self.failures, self.not_before_s = 0, 0.0
 
     def waits(self, now_s: float) -> bool:
-        """Whether it is not time yet."""
+        """Whether it is too early for the next step."""
         return now_s < self.not_before_s
 
 
 class Work(ProcessProtocol):
-    """A process of qpid-drain, which ends with this one (`child`). What it prints is told, with `facts`."""
+    """A process of qpid-drain, which ends with this one (`child`). Its output is reported, with `facts`."""
 
     def __init__(self, step: Do, facts: dict[str, Any], tell: Tell, ended: Callable[[int, str], None]) -> None:
         self.step = step
@@ -131,7 +135,7 @@ class Work(ProcessProtocol):
         self._out = self._err = b""
 
     def start(self, reactor: Any, words: Sequence[str]) -> None:
-        """With these words of a command line."""
+        """Start it with these words of a command line."""
         command = [sys.executable, "-m", "cli.scaledown.child", str(os.getpid()), *words]
         reactor.spawnProcess(self, command[0], command, env=dict(os.environ))
 
@@ -142,7 +146,7 @@ class Work(ProcessProtocol):
             self.transport.signalProcess("KILL")
 
     def outReceived(self, data: bytes) -> None:
-        """Events, one in a line."""
+        """Events, one on each line."""
         *lines, self._out = (self._out + data).split(b"\n")
         for line in lines:
             facts = json.loads(line)
@@ -153,11 +157,11 @@ class Work(ProcessProtocol):
         self._err = (self._err + data)[-4096:]
 
     def processEnded(self, reason: Any) -> None:
-        """It has."""
+        """It has ended."""
         status = 0 if reason.check(ProcessDone) else reason.value.exitCode or -1
         self._ended(status, self._err.decode(errors="replace").strip())
 
 
 def words_of(options: Sequence[tuple[str, str | None]]) -> tuple[str, ...]:
-    """Options that were given, as words of a command line."""
+    """The given options as words of a command line."""
     return tuple(word for flag, value in options if value is not None for word in (flag, value))

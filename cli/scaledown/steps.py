@@ -1,12 +1,12 @@
-"""What is to be done about the stores of brokers, from what is seen of them and which are wanted. Pure.
+"""Decides what to do about the stores of brokers, from their observed state and the wanted numbers. Pure.
 
-Brokers have numbers, their ordinals. Those that are wanted follow one another, from 0 on or from where somebody says. The
-others are to go, highest first: their stores are orphans. What is seen is all that counts: nothing is remembered but when a
-step that has failed may be tried again. So whoever looks next, after whatever end of the last one, decides the same.
+Brokers have numbers, their ordinals. The wanted ones are consecutive, from 0 on or from a configured start. The others
+are to be removed, the highest first: their stores are orphans. Only the observed state counts. Nothing is remembered,
+except when a failed step may be tried again. So the next controller decides the same, however the last one ended.
 
-Invariants: nothing is done to an orphan when no broker is wanted, for nobody could take its messages; the store of a broker
-that is wanted is never opened, for its broker may be about to; no more than `parallel` drains are under way by what is decided
-here.
+Invariants: nothing is done to an orphan while no broker is wanted, because no broker could accept its messages. The
+store of a wanted broker is never opened, because its broker may be about to open it. These decisions start at most
+`parallel` drains at the same time.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from enum import Enum
 
 
 class Do(Enum):
-    """What may be done about a store, or is under way."""
+    """A step for a store, which may be started or is running."""
 
     DRAIN = "drain"
     """Drain the store, whose broker does not run."""
     STOP = "stop"
-    """End that drain: the store is wanted."""
+    """Stop this drain: the store is wanted."""
     CALL_OFF = "call off"
-    """Call the drain off at the broker that runs on the store again."""
+    """Cancel the drain at the broker that runs on the store again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """What is seen of a store. `released`: its log says that all of it was moved; `leaves`: its broker answers, and leaves;
-    `work`: what is under way; `waits`: something has it, or the last step has failed: it is not time for another."""
+    """The observed state of a store. `released`: its log says that everything was moved; `leaves`: its broker answers,
+    and leaves; `work`: the running step; `waits`: another process has the store, or the last step failed and it is too
+    early for another one.
+    """
 
     ordinal: int
     released: bool = False
@@ -40,7 +42,7 @@ class Store:
 
 
 def decide(wanted: range | None, stores: Iterable[Store], parallel: int) -> list[tuple[Do, int]]:
-    """The steps to begin now, each with the ordinal of its store. `wanted`: these ordinals; None: it is not known which."""
+    """The steps to begin now, each with the ordinal of its store. `wanted`: these ordinals; None if they are not known."""
     steps: list[tuple[Do, int]] = []
     if wanted is None:
         return steps
@@ -61,7 +63,7 @@ def decide(wanted: range | None, stores: Iterable[Store], parallel: int) -> list
 
 
 def is_done(wanted: range | None, stores: Iterable[Store]) -> bool:
-    """Whether nothing is left to be done: every orphan is released, and no broker that is wanted leaves."""
+    """Whether everything is done: every orphan is released, and no wanted broker leaves."""
     if wanted is None:
         return False
     return not any(

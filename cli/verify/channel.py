@@ -1,15 +1,15 @@
-"""How a client on proton gets to a broker: TLS and login are done here, and proton gets what is AMQP's alone.
+"""Connects a proton client to a broker: TLS and login are done here, and proton gets only AMQP.
 
-Proton's wheels have no SCRAM, and an application cannot give them one. So its clients do what the brokers' own links do: the
-SASL layer is spoken by `broker.core.sasl_client`, TLS is that of `broker.net.credentials`, and the login is the best that the
-broker has. Proton's part begins with AMQP's header.
+Proton's wheels have no SCRAM, and an application cannot add it. So these clients do what the brokers' own links do:
+`broker.core.sasl_client` handles the SASL layer, `broker.net.credentials` handles TLS, and the client uses the best
+mechanism that the broker offers. Proton's part begins with AMQP's header.
 
-Life of a `Channel`: a socket connects, to the addresses that its host has, one after the other; TLS shakes hands, and the server
-has to be the one that the address names; the login; from then on the channel carries proton's bytes. What goes wrong before that
-becomes the transport's condition, after which proton goes on to its next address.
+Life of a `Channel`: a socket connects to the addresses of its host, one after the other. TLS makes its handshake, and
+the server must be the one that the address names. Then the client logs in. From then on the channel carries proton's
+bytes. A failure before that becomes the transport's condition, and proton tries its next address.
 
-Invariants: nothing blocks, but for the derivation of a key, which takes milliseconds; who has not let the client in after LOGIN_S
-is given up; nothing of proton's leaves, and nothing comes to it, before the login is done.
+Invariants: nothing blocks, except the derivation of a key, which takes milliseconds. A broker that has not let the
+client in after LOGIN_S is given up. Before the login is done, no bytes go to proton or come from it.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
     from broker.net.credentials import Credentials
 
 LOGIN_S = 5.0
-"""How long TCP, TLS and the login may take together. A broker puts logins off for up to two seconds."""
+"""Maximum time of TCP, TLS and the login together. A broker may delay a login by up to two seconds."""
 READ_BYTES = 256 * 1024
 UNAUTHORIZED = "amqp:unauthorized-access"
 REFUSED = "the connection was refused"
 _GOES_ON = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 Found = Sequence[tuple[Any, ...]]
-"""What a name is looked up to, as `socket.getaddrinfo` gives it."""
+"""The result of a name lookup, as `socket.getaddrinfo` returns it."""
 
 
 class Gate(IOHandler):
-    """Proton's I/O with channels for its connections. `addresses` are `host:port`, or `amqps://host:port`."""
+    """Proton's I/O, with channels for its connections. `addresses` are `host:port`, or `amqps://host:port`."""
 
     def __init__(self, addresses: Sequence[str], login: Login, files: TlsFiles) -> None:
         super().__init__()
         self.urls = [f"amqp://{address.removeprefix('amqps://')}" for address in addresses]
-        """The addresses as proton takes them: it is not to do TLS."""
+        """The addresses for proton, without TLS, because TLS is done here."""
         secure = [url for url, address in zip(self.urls, addresses, strict=True) if address.startswith("amqps://")]
         self.reason = ""
-        """Why the last connection that has failed was not let in."""
+        """Why the last failed connection was not let in."""
         self.denied = False
-        """Whether that was its login, which will not do at the next time either."""
+        """Whether its login failed, which will not succeed at the next attempt either."""
         self._login = login
         self._secure = {_host_and_port(url) for url in map(Url, secure)}
         self._credentials: Credentials | None = None
@@ -66,7 +66,7 @@ class Gate(IOHandler):
             self._credentials = Credentials(files)
 
     def on_connection_bound(self, event: Any) -> None:
-        """Connect. OSError: the host is not known."""
+        """Connect. OSError if the host is not known."""
         transport, connection = event.transport, event.connection
         transport._reactor = connection._reactor
         transport._selectable = None
@@ -84,22 +84,22 @@ def _host_and_port(url: Any) -> tuple[str, int]:
 
 
 class Failed(Exception):
-    """The client does not get in; the text says why."""
+    """The connection failed; the text says why."""
 
 
 class Cipher:
-    """TLS of one connection, over memory."""
+    """TLS of one connection, in memory."""
 
     def __init__(self, credentials: Credentials, host: str) -> None:
         self.untrusted = 0
-        """Why the broker's certificate was not taken: OpenSSL's number, or 0."""
+        """Why the broker's certificate was not accepted: OpenSSL's number, or 0."""
         self._host = host
         self._tls = credentials.client(host)
         self._tls.set_app_data(self)
         self.shaken = False
 
     def take(self, data: bytes) -> bytes:
-        """What bytes of the socket's have in them; b"" begins the handshake. Failed."""
+        """Decrypt bytes from the socket; b"" begins the handshake. Failed."""
         from OpenSSL import SSL
 
         from broker.net.credentials import objection_to_server, what_failed
@@ -123,11 +123,11 @@ class Cipher:
             raise Failed(what_failed(error, self.untrusted)) from None
 
     def give(self, data: bytes) -> None:
-        """Encipher it, for `drain`."""
+        """Encrypt these bytes, for `drain`."""
         self._tls.send(data)
 
     def drain(self) -> bytes:
-        """What is to be written to the socket."""
+        """The bytes to write to the socket."""
         from OpenSSL import SSL
 
         pieces: list[bytes] = []
@@ -137,7 +137,7 @@ class Cipher:
         return b"".join(pieces)
 
     def end(self) -> None:
-        """Say that no more comes."""
+        """Tell the peer that no more bytes follow."""
         from OpenSSL import SSL
 
         with contextlib.suppress(SSL.Error):
@@ -145,7 +145,7 @@ class Cipher:
 
 
 class Channel(Selectable):
-    """See the module. It is made in the midst of proton's loop, which asks it to read and write from then on."""
+    """See the module. Proton's loop makes it, and from then on asks it to read and write."""
 
     _delegate: Any
 
@@ -166,7 +166,7 @@ class Channel(Selectable):
 
     @property
     def writing(self) -> bool:
-        """Whether to be told when the socket takes bytes."""
+        """Whether the loop must report that the socket accepts bytes."""
         return not self._connected or self._wish or bool(self._output)
 
     @writing.setter
@@ -177,7 +177,7 @@ class Channel(Selectable):
     # ---- as proton's loop calls them
 
     def readable(self) -> None:
-        """Something has come, or the socket has ended."""
+        """Bytes have arrived, or the socket has ended."""
         if self._transport is None or not self._connected:
             return
         try:
@@ -193,7 +193,7 @@ class Channel(Selectable):
         self._take(data)
 
     def writable(self) -> None:
-        """The socket takes bytes, or has connected, or failed to."""
+        """The socket accepts bytes, or has connected, or has failed to connect."""
         if self._transport is None:
             return
         if not self._connected:
@@ -206,7 +206,7 @@ class Channel(Selectable):
             self.update()
 
     def expired(self) -> None:
-        """It was not let in, in time; or a heartbeat is due."""
+        """The login took too long, or a heartbeat is due."""
         if self._entered:
             super().expired()
         elif self._transport is not None:
@@ -224,7 +224,7 @@ class Channel(Selectable):
     # ---- until it is let in
 
     def _connect(self) -> None:
-        """To the next of the addresses."""
+        """Connect to the next address."""
         family, kind, protocol, _, where = self._found.pop(0)
         if self._delegate is not None:
             self._delegate.close()
@@ -250,7 +250,7 @@ class Channel(Selectable):
             self._fail(REFUSED if number == errno.ECONNREFUSED else os.strerror(number))
 
     def _take(self, data: bytes) -> None:
-        """What the socket has brought; b"" when it has just connected."""
+        """Handle bytes from the socket; b"" when it has just connected."""
         try:
             plain = self._cipher.take(data) if self._cipher is not None else data
         except Failed as failed:
@@ -263,7 +263,7 @@ class Channel(Selectable):
             self._log_in(plain)
 
     def _log_in(self, plain: bytes) -> None:
-        """Go on with TLS and the login."""
+        """Continue with TLS and the login."""
         layer, cipher = self._layer, self._cipher
         rest = layer.take(plain)
         while layer.waits is not None and layer.waits.work is not None:
@@ -286,7 +286,7 @@ class Channel(Selectable):
         layer.output.clear()
 
     def _enter(self, rest: bytes) -> None:
-        """What comes now is proton's."""
+        """The login is done: the following bytes are for proton."""
         self._entered = True
         self._transport._connect_selectable = None
         self._transport._selectable = self
@@ -332,7 +332,7 @@ class Channel(Selectable):
         self._flush()
 
     def _flush(self) -> None:
-        """Write what was made ready."""
+        """Write the prepared bytes."""
         if self._cipher is not None:
             self._output += self._cipher.drain()
         if self._output:
@@ -344,7 +344,7 @@ class Channel(Selectable):
                 self._output.clear()  # the end of the socket is read next
 
     def _follow(self) -> None:
-        """What proton wants next."""
+        """Do what proton wants next."""
         if self._transport is not None:
             IOHandler.update(self._transport, self, self._reactor.now)
 

@@ -1,18 +1,21 @@
-"""A careful producer and a careful consumer: ordinary programs on python-qpid-proton, which know nothing of a cluster's inside.
+"""A producer and a consumer that account for each message: ordinary programs on python-qpid-proton, which use no
+internals of a cluster.
 
-Life of a producer: it connects to the first of its addresses that serves it, and sends numbered messages to its queues in turn,
-at its rate, with at most a window of them unsettled. When the connection drops, proton goes on to the next address; over new
-links everything without an outcome is sent again, oldest first, before anything new. Told `enough`, it ends when all have theirs.
+Life of a producer: it connects to the first of its addresses that serves it. It sends numbered messages to its queues
+in turn, at its rate, with at most a window of them unsettled. When the connection ends, proton tries the next address.
+Over the new links, all messages without an outcome are sent again, oldest first, before new ones. After `enough`, it
+ends when all messages have their outcomes.
 
-Life of a consumer: it accepts what comes, compares it with what was sent, and settles an acceptance only when the broker has
-confirmed it, so that it knows which messages may come again. It ends when it is told `stop`.
+Life of a consumer: it accepts each message, compares it with what was sent, and treats an acceptance as settled only
+when the broker has confirmed it. So it knows which messages may be delivered again. It ends after `stop`.
 
-Each runs in a process of its own and tells over a pipe, every TURN_S and in order, what it has done: a list of events, which
-`run.py` passes on to the checker. `stop`, or the end of the pipe, ends either at once.
+Each client runs in its own process. Every TURN_S it sends a list of its events in order over a pipe, and `run.py`
+passes them to the checker. `stop`, or the end of the pipe, ends a client at once.
 
-Invariants: a message without an outcome is never forgotten; it is sent again only over a connection that was opened later, or
-when the broker has given it back. What belongs to an earlier connection counts for nothing: tags and links carry its number. A
-producer that sends `once` is known by the same names over all connections, and tags say the numbers of the messages.
+Invariants: a message without an outcome is never forgotten. It is sent again only over a connection that was opened
+later, or when the broker has released it. Events of an earlier connection are ignored: tags and links contain its
+number. A producer that sends `once` uses the same names over all connections, and its tags are the numbers of the
+messages.
 """
 
 from __future__ import annotations
@@ -48,14 +51,14 @@ RETRY_S = 0.1
 CLOSE_S = 1.0
 MAX_TROUBLE_CHARS = 300
 LONGEST_WAIT_S = 60.0
-"""For an event; the turns come much sooner."""
+"""Time to wait for an event; the turns come much sooner."""
 
 Runs = dict[Stream, list[tuple[int, int]]]
-"""By stream, runs of numbers in the order of their coming: the first one, and how many follow one another."""
+"""By stream, runs of numbers in the order of arrival: the first number, and how many consecutive ones follow."""
 
 
 class Steadily:
-    """Reconnect without end, always after the same short time: proton's own default waits up to ten seconds for an address."""
+    """Reconnect forever, with the same short pause. Proton's own default waits up to ten seconds for an address."""
 
     def __init__(self, delay_s: float) -> None:
         self.delay_s = delay_s
@@ -66,7 +69,7 @@ class Steadily:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a client is told. `rate` is in messages a second."""
+    """The settings of a client. `rate` is in messages a second."""
 
     role: str
     number: int
@@ -86,17 +89,17 @@ class Setting:
 
 @dataclass(slots=True)
 class Turn:
-    """What a client has done since it last told. `at_s` is now."""
+    """What a client has done since its last turn. `at_s` is now."""
 
     at_s: float
     opened: int
-    """Connections so far that a broker has served."""
+    """Number of connections so far that a broker has served."""
     here: int
-    """Messages settled or received over the present one."""
+    """Messages settled or received over the present connection."""
     idle: bool
     """Whether nothing waits for an outcome or a confirmation."""
     attached: bool = False
-    """A connection was opened, before all that follows."""
+    """A connection was opened, before all following fields."""
     sent: Runs = field(default_factory=dict)
     sent_again: Runs = field(default_factory=dict)
     accepted: Runs = field(default_factory=dict)
@@ -106,15 +109,15 @@ class Turn:
     strange: list[str] = field(default_factory=list)
     unconfirmed: Runs = field(default_factory=dict)
     detached: str = ""
-    """Why the connection ended, after all that stands above."""
+    """Why the connection ended, after all fields above."""
     silent: bool = False
-    """Whether the client ended it, having heard nothing."""
+    """Whether the client ended the connection because it heard nothing."""
     trouble: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A client's last words."""
+    """The last message of a client."""
 
     gaps: list[Gap]
     latency: Histogram
@@ -122,13 +125,13 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A client has met a bug of its own."""
+    """A client has failed by a bug of its own."""
 
     text: str
 
 
 def add(runs: Runs, stream: Stream, number: int) -> None:
-    """Put a number behind those of its stream."""
+    """Add a number after those of its stream."""
     found = runs.setdefault(stream, [])
     if found and sum(found[-1]) == number:
         found[-1] = (found[-1][0], found[-1][1] + 1)
@@ -140,12 +143,12 @@ class Numbered(LinkOption):
     """A link to a target that remembers the numbers of deliveries."""
 
     def apply(self, link: Any) -> None:
-        """Ask for it."""
+        """Ask the broker to remember the numbers."""
         link.target.capabilities.put_object(symbol(NUMBERED))
 
     @staticmethod
     def is_answered(link: Any) -> bool:
-        """Whether the broker does so."""
+        """Whether the broker remembers the numbers."""
         found = link.remote_target.capabilities
         found.rewind()
         said = found.get_object() if found.next() else None
@@ -153,8 +156,9 @@ class Numbered(LinkOption):
 
 
 class Patient(Handler):
-    """Stands before proton's own I/O: an address that cannot be looked up or reached at all, or a broker that has fallen silent,
-    is no reason to end or to wait, but to go on to the next one."""
+    """Runs before proton's own I/O. If an address cannot be looked up or reached, or a broker has become silent, the
+    client neither ends nor waits, but tries the next address.
+    """
 
     def __init__(self, base: Any) -> None:
         super().__init__()
@@ -172,8 +176,9 @@ class Patient(Handler):
             transport.close_head()
 
     def on_selectable_expired(self, event: Any) -> None:
-        """A heartbeat is due, or was missed. Then proton would wait, for as long as TCP does, until a full socket has taken its
-        last words; and when the connection has ended since, it would break."""
+        """A heartbeat is due, or was missed. If it was missed, proton would wait until a full socket has accepted its
+        last frames, for as long as TCP waits; and if the connection has ended since, it would fail.
+        """
         transport = event.selectable._transport
         if transport is None:
             return
@@ -183,12 +188,12 @@ class Patient(Handler):
             transport.close_head()
 
     def on_unhandled(self, method: str, *args: Any) -> None:
-        """Everything else."""
+        """Handle everything else."""
         args[0].dispatch(self.base)
 
 
 class Client(Handler):
-    """What both have in common: the addresses, the links of each connection, the pipe."""
+    """The common part of both clients: the addresses, the links of each connection, the pipe."""
 
     def __init__(self, pipe: Connection, setting: Setting, urls: list[str]) -> None:
         super().__init__()
@@ -200,12 +205,12 @@ class Client(Handler):
         self.enough = self.stopped = self.ending = False
         self.opened = self.here = 0
         self.links: dict[str, int] = {}
-        """The position of its queue, by the name of each present link."""
+        """The position of the queue of each present link, by the link's name."""
         self.endpoints: list[Any] = []
-        """The links themselves, in the order of the queues."""
+        """The present links, in the order of the queues."""
         self.connection: Any = None
         self.retry_s: float | None = None
-        """When to connect anew, after a refusal."""
+        """When to connect again after a refusal."""
         self.gaps = Gaps()
         self.latency = Histogram()
         self.turn = self.new_turn()
@@ -218,13 +223,13 @@ class Client(Handler):
         event.container.schedule(TURN_S, self)
 
     def connect(self, container: Any) -> None:
-        """To one of the addresses, now and whenever the connection drops."""
+        """Connect to one of the addresses, now and whenever the connection ends."""
         setting = self.setting
         again = Steadily(setting.reconnect_s)
         self.connection = container.connect(urls=self.urls, reconnect=again, heartbeat=setting.heartbeat_s, sasl_enabled=False)
 
     def on_connection_opened(self, event: Any) -> None:
-        """A broker serves us: make new links."""
+        """A broker serves this client: make new links."""
         if event.connection != self.connection:
             return
         self.opened += 1
@@ -236,12 +241,13 @@ class Client(Handler):
         self.endpoints = self.attach(event.container, names)
 
     def name_of(self, queue: int) -> str:
-        """What the link to a queue is to be called."""
+        """The name of the link to a queue."""
         return f"{self.stream}-{self.opened}-{queue}"
 
     def on_disconnected(self, event: Any) -> None:
-        """The connection has dropped; proton goes on to the next address by itself. It would attach the old links again, but
-        their credit and deliveries are void."""
+        """The connection has ended, and proton tries the next address by itself. It would attach the old links again,
+        but their credit and deliveries are no longer valid.
+        """
         if event.connection == self.connection:
             condition = event.transport.condition
             if condition is not None and condition.name == UNAUTHORIZED:
@@ -253,7 +259,7 @@ class Client(Handler):
                 link.free()
 
     def on_connection_error(self, event: Any) -> None:
-        """The broker has ended the connection for a reason that it gives."""
+        """The broker has ended the connection, with a reason."""
         self.refused(event.connection)
 
     def on_connection_closing(self, event: Any) -> None:
@@ -269,7 +275,7 @@ class Client(Handler):
         self.refused(event.session)
 
     def on_link_error(self, event: Any) -> None:
-        """The broker has ended a link: the queue is not there, or not any more, or not yet."""
+        """The broker has ended a link: the queue does not exist, or was deleted, or does not exist yet."""
         self.refused(event.link)
 
     def on_link_closing(self, event: Any) -> None:
@@ -277,8 +283,9 @@ class Client(Handler):
         self.refused(event.link)
 
     def refused(self, endpoint: Any, text: str = "the broker has ended it without a word") -> None:
-        """Begin anew in a moment, with a connection of its own: after such an end proton does not. `text`: why, if it is not
-        said."""
+        """Begin again after a pause, with a new connection, because proton does not do this after such an end. `text`:
+        the reason, if the broker gave none.
+        """
         connection = endpoint if endpoint == self.connection else endpoint.connection
         if connection == self.connection and self.retry_s is None:
             why = str(endpoint.remote_condition or text)
@@ -288,7 +295,7 @@ class Client(Handler):
             connection.close()
 
     def end_links(self, why: str, *, silent: bool) -> None:
-        """The present links count no more."""
+        """The present links are no longer used."""
         if self.links:
             self.drop()
             self.links, self.endpoints = {}, []
@@ -298,18 +305,18 @@ class Client(Handler):
     # ---- the pipe
 
     def new_turn(self) -> Turn:
-        """Nothing done yet."""
+        """An empty turn."""
         return Turn(time.monotonic(), self.opened, self.here, self.is_idle())
 
     def tell(self) -> None:
-        """Send what was done so far."""
+        """Report what was done so far."""
         self.turn.at_s, self.turn.opened, self.turn.here = time.monotonic(), self.opened, self.here
         self.turn.idle = self.is_idle()
         self.pipe.send(self.turn)
         self.turn = self.new_turn()
 
     def on_timer_task(self, event: Any) -> None:
-        """Every TURN_S: hear, act, tell."""
+        """Every TURN_S: read the pipe, act, report."""
         try:
             while self.pipe.poll():
                 word = self.pipe.recv()
@@ -350,15 +357,15 @@ class Client(Handler):
     # ---- each client has its own
 
     def attach(self, container: Any, names: list[str]) -> list[Any]:
-        """Make a link of each name, to the queue at the same position."""
+        """Make a link of each name to the queue at the same position."""
         raise AssertionError
 
     def drop(self) -> None:
-        """The links have gone, with everything on them."""
+        """The links have ended, with everything on them."""
         raise AssertionError
 
     def act(self) -> None:
-        """Do what time asks for."""
+        """Do what is due at this time."""
         raise AssertionError
 
     def is_idle(self) -> bool:
@@ -371,27 +378,27 @@ class Client(Handler):
 
 
 class Producer(Client):
-    """Sends numbered messages, and again whatever has no outcome when a connection drops."""
+    """Sends numbered messages, and sends messages without an outcome again after a connection has ended."""
 
     def __init__(self, pipe: Connection, setting: Setting, urls: list[str]) -> None:
         queues = range(len(setting.queues))
         self.next = [0] * len(queues)
         self.unsettled: list[dict[int, float]] = [{} for _ in queues]
-        """By queue: numbers in the order of sending, and when they were first sent."""
+        """By queue: numbers in the order of sending, and the time when each was first sent."""
         self.again: list[deque[int]] = [deque() for _ in queues]
         self.owed = 0
-        """How many are to be sent again."""
+        """The number of messages to send again."""
         self.waiting = 0
-        """How many are unsettled."""
+        """The number of unsettled messages."""
         self.made = 0
-        """How many messages there are."""
+        """The number of messages so far."""
         self.at = 0
         self.budget = 0.0
         self.last_s = time.monotonic()
         super().__init__(pipe, setting, urls)
 
     def attach(self, container: Any, names: list[str]) -> list[Any]:
-        """Senders; everything unsettled is to be sent over them first."""
+        """Attach senders; all unsettled messages are sent over them first."""
         self.again = [deque(numbers) for numbers in self.unsettled]
         self.owed = self.waiting
         named = zip(self.setting.queues, names, strict=True)
@@ -399,30 +406,30 @@ class Producer(Client):
         return [container.create_sender(self.connection, queue, name=name, options=options) for queue, name in named]
 
     def name_of(self, queue: int) -> str:
-        """One and the same over all connections, if the brokers are to remember it."""
+        """The same name over all connections, if the brokers must remember the link."""
         return f"{self.stream}-{queue}" if self.setting.once else super().name_of(queue)
 
     def on_link_opened(self, event: Any) -> None:
-        """The broker has attached a link: does it remember what comes?"""
+        """The broker has attached a link: check whether it remembers numbers."""
         if self.setting.once and not Numbered.is_answered(event.link):
             self.refused(
                 event.link, "the broker does not remember numbers: it, or another of its cluster, is of an older release"
             )
 
     def drop(self) -> None:
-        """What is unsettled is kept, to be sent again."""
+        """Keep the unsettled messages, to send them again."""
 
     def on_link_flow(self, event: Any) -> None:
-        """There is credit."""
+        """Credit has arrived."""
         self.send()
 
     def may_make(self) -> bool:
-        """Whether there is another message to send, and it is time for it."""
+        """Whether there is another message to send, and its time has come."""
         wanted = not self.enough or self.made < self.setting.at_least
         return wanted and self.budget >= 1 and self.waiting < self.setting.window
 
     def send(self) -> None:
-        """Send while there are messages, and credit for them, to each queue in turn."""
+        """Send while there are messages and credit for them, to each queue in turn."""
         count = len(self.endpoints)
         passed = 0
         while passed < count and (self.owed or self.may_make()):
@@ -436,7 +443,7 @@ class Producer(Client):
                 self.send_one(queue, sender, again.popleft() if again else None)
 
     def send_one(self, queue: int, sender: Any, number: int | None) -> None:
-        """Send a message of that number again, or a new one (None)."""
+        """Send the message of this number again, or a new one (None)."""
         stream = (self.setting.number, queue)
         if number is None:
             number = self.next[queue]
@@ -460,7 +467,7 @@ class Producer(Client):
         sender.send(message, tag=str(number) if self.setting.once else f"{self.opened}.{queue}.{number}")
 
     def on_delivery(self, event: Any) -> None:
-        """An outcome."""
+        """An outcome has arrived."""
         delivery = event.delivery
         if not delivery.updated:
             return
@@ -476,7 +483,9 @@ class Producer(Client):
             self.outcome(queue, number, state, delivery)
 
     def outcome(self, queue: int, number: int, state: Any, delivery: Any) -> None:
-        """The broker has said what became of a message. Anything but accepted and rejected gives it back."""
+        """The broker has given a message its outcome. Any outcome except accepted and rejected returns the message to
+        the producer.
+        """
         stream, unsettled = (self.setting.number, queue), self.unsettled[queue]
         if number not in unsettled:
             return
@@ -500,7 +509,7 @@ class Producer(Client):
         self.send()
 
     def act(self) -> None:
-        """Let time earn messages, and send them."""
+        """Count the messages that are due by the rate, and send them."""
         now = time.monotonic()
         self.budget = min(self.budget + (now - self.last_s) * self.setting.rate, self.setting.window)
         self.last_s = now
@@ -513,16 +522,16 @@ class Producer(Client):
         return not self.waiting
 
     def has_done(self) -> bool:
-        """Every message that there is to send has its outcome."""
+        """Whether every message to send has its outcome."""
         return self.enough and self.made >= self.setting.at_least and not self.waiting
 
 
 class Consumer(Client):
-    """Accepts what comes, and compares it with what was sent."""
+    """Accepts messages, and compares them with what was sent."""
 
     def __init__(self, pipe: Connection, setting: Setting, urls: list[str]) -> None:
         self.waiting: dict[bytes, tuple[Stream, int]] = {}
-        """What was accepted and not confirmed, by its delivery's tag and its link."""
+        """Messages that were accepted and not confirmed, by the delivery's tag and its link."""
         super().__init__(pipe, setting, urls)
 
     def attach(self, container: Any, names: list[str]) -> list[Any]:
@@ -534,13 +543,13 @@ class Consumer(Client):
         return receivers
 
     def drop(self) -> None:
-        """What was not confirmed may come again."""
+        """Messages that were not confirmed may be delivered again."""
         for stream, number in self.waiting.values():
             add(self.turn.unconfirmed, stream, number)
         self.waiting.clear()
 
     def on_delivery(self, event: Any) -> None:
-        """A message, or the confirmation of an acceptance."""
+        """A message has arrived, or the confirmation of an acceptance."""
         delivery, link = event.delivery, event.link
         queue = self.links.get(link.name)
         if queue is None:
@@ -559,7 +568,7 @@ class Consumer(Client):
             delivery.settle()
 
     def take(self, encoded: bytes, queue: int) -> Name | None:
-        """Note a message, and return its name; None when it is none of this run's."""
+        """Record a message and return its name; None if it does not belong to this run."""
         now = time.monotonic()
         message = Message()
         try:
@@ -583,25 +592,25 @@ class Consumer(Client):
         return name
 
     def act(self) -> None:
-        """Time asks for nothing."""
+        """Nothing is due by time."""
 
     def is_idle(self) -> bool:
         """Whether every acceptance was confirmed."""
         return not self.waiting
 
     def has_done(self) -> bool:
-        """Not before it is told to stop."""
+        """Never: a consumer ends when it is told to stop."""
         return False
 
 
 def _tag(delivery: Any) -> bytes:
-    """The tag as it is; `Delivery.tag` takes it for a text."""
+    """The tag as bytes; `Delivery.tag` would decode it as a text."""
     tag = lib.pn_delivery_tag(delivery._impl)
     return bytes(ffi.buffer(tag.start, tag.size))
 
 
 def run(pipe: Connection, setting: Setting) -> None:
-    """The life of a client's process. Ctrl-C is for its parent alone."""
+    """The life of a client's process. It ignores Ctrl-C, which only its parent handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.getLogger("proton").setLevel(logging.CRITICAL)  # it would write about each attempt to connect that failed
     try:

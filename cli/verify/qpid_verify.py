@@ -1,9 +1,9 @@
 """`qpid-verify`: sends numbered messages through a cluster, receives them, and reports lost, repeated and changed ones.
 
-Life of a run: the options are read; the queues are created on the primary; producers and consumers, ordinary clients with all
-addresses of the URL, work for the given seconds, whatever happens to the brokers meanwhile; the producers wait for their
-outcomes, the consumers drain the queues; the queues are deleted, and the report is printed. Ctrl-C ends the sending early, and a
-second Ctrl-C the draining; the report is printed in any case.
+Life of a run: the options are read, and the queues are created on the primary. Producers and consumers, ordinary
+clients with all addresses of the URL, work for the given seconds, whatever happens to the brokers meanwhile. Then the
+producers wait for their outcomes, and the consumers drain the queues. The queues are deleted, and the report is
+printed. Ctrl-C ends the sending early, and a second Ctrl-C ends the draining; the report is printed in any case.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MAX_QUEUES = 1000
 MAX_CLIENTS = 64
 SHOW_S = 0.5
 START_S = 5.0
-"""What a client's process may take to start, while many do."""
+"""Time for a client's process to start, while many start."""
 
 
 def _prefix(value: str) -> str:
@@ -101,7 +101,7 @@ OPTIONS = (
     PASSWORD_FILE,
     *FILES,
 )
-"""Everything that the command can be told, besides how to print."""
+"""All options of the command, except the output format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Settings:
 
 
 def read(command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> Settings:
-    """The settings from command line, environment and the file that `--config` names. SettingsError says what is wrong."""
+    """The settings from the command line, the environment and the file of `--config`. SettingsError says what is wrong."""
     values = gather(OPTIONS, command_line, environ)
     url: Url | None = values["brokers"]
     if url is None:
@@ -148,7 +148,7 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> 
 
 
 def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Every option of the table, as text: the table's parsers read it, wherever it comes from."""
+    """Add every option of the table, as text: the table's parsers read it, wherever it comes from."""
     for option in reversed([*OPTIONS, CONFIG]):
         shown = f" [default: {option.default_text}]" if option.default_text else ""
         function = click.option(*option.flags, option.field, metavar=option.metavar, default=None, help=option.help + shown)(
@@ -206,7 +206,7 @@ def _queues(settings: Settings) -> Iterator[Queues]:
 
 
 def _verify(settings: Settings, queues: Queues) -> tuple[Report, Run]:
-    """The run itself."""
+    """Do the run."""
     with Run(settings.workload) as run:
         try:
             try:
@@ -229,7 +229,7 @@ def _is_empty(queues: Queues) -> bool:
 
 
 def _pass_time(run: Run, wanted_s: float) -> None:
-    """Let the clients work, and show on a terminal how far they are."""
+    """Let the clients work, and show the progress on a terminal."""
     began = time.monotonic()
     while (left_s := began + wanted_s - time.monotonic()) > 0:
         run.pause(min(left_s, SHOW_S))
@@ -238,7 +238,7 @@ def _pass_time(run: Run, wanted_s: float) -> None:
 
 
 def _show(text: str) -> None:
-    """Instead of the line before, where there is a terminal."""
+    """Replace the line before, on a terminal."""
     if sys.stderr.isatty():
         click.echo(f"\r\033[K{text}", err=True, nl=False)
 
@@ -248,7 +248,7 @@ def _say(text: str) -> None:
 
 
 def _rows(report: Report) -> list[tuple[str, str]]:
-    """The account for people."""
+    """The report for people."""
     measures = report.measures
     per_s = report.accepted / measures.seconds if measures.seconds else 0.0
     explained = report.duplicated - report.unexplained
@@ -277,7 +277,7 @@ def _latency(latency: Latency) -> str:
 
 
 def _judge(report: Report, run: Run, settings: Settings) -> None:
-    """End as the account says."""
+    """End with the exit code that follows from the report."""
     faults = report.faults()
     undrained = not report.measures.drained
     if undrained and not report.measures.served and not _beyond_loss(report):
@@ -294,7 +294,7 @@ def _judge(report: Report, run: Run, settings: Settings) -> None:
 
 
 def _beyond_loss(report: Report) -> bool:
-    """Whether something is wrong that a broker's coming back could not mend."""
+    """Whether the report has a fault that the return of a broker could not repair."""
     return bool(report.altered or report.reordered or report.unexpected or report.unexplained)
 
 

@@ -1,8 +1,10 @@
-"""The queues of a run: made before it, looked at, and deleted after it, by management requests over proton's blocking connection.
+"""The queues of a run: they are created before it, checked, and deleted after it, by management requests over proton's
+blocking connection.
 
-Life of a `Queues`: `prepare` makes what is missing, and takes what is there when it is as asked for, empty and unused; `depth`
-says what is left; `delete` removes what `prepare` made, and nothing else. Requests go over one connection, and when that fails to
-the first of the addresses that serves them, so that a change of primary in between does not matter.
+Life of a `Queues`: `prepare` creates missing queues, and accepts existing ones if they have the right arguments and are
+empty and unused. `depth` counts the messages that are left. `delete` deletes only the queues that `prepare` created.
+Requests use one connection. If it fails, they use the first of the addresses that serves them, so that a change of the
+primary does no harm.
 """
 
 from __future__ import annotations
@@ -21,17 +23,17 @@ from broker.tls_files import NO_TLS, TlsFiles
 from cli.verify.channel import REFUSED, Gate
 
 ATTEMPT_S = 3.0
-"""How long a broker has to answer before the next one is asked."""
+"""Time for a broker's answer; then the next broker is asked."""
 PAUSE_S = 0.1
 EXISTS = 409
 
 
 class NotServed(Exception):
-    """None of the brokers serves us. The text says what each has done."""
+    """None of the brokers serves this client. The text says what each one did."""
 
 
 class NotSo(Exception):
-    """A broker has refused, or a queue is not as it must be. The text is one line for people."""
+    """A broker has refused, or a queue is not as required. The text is one line for people."""
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
@@ -64,7 +66,7 @@ class Queues:
         self._gate: Gate | None = None
 
     def prepare(self) -> None:
-        """Have all queues there, empty and as asked for. NotServed, or NotSo with what to do."""
+        """Make sure that all queues exist, are empty and have the right arguments. NotServed, or NotSo with what to do."""
         for name in self.names:
             try:
                 self._ask("CREATE", name, {"durable": True, "replicate": self._level})
@@ -75,7 +77,7 @@ class Queues:
                 self._check(name, self._item(name))
 
     def _check(self, name: str, item: dict[str, Any]) -> None:
-        """Whether a queue that was there before will do. NotSo when it will not."""
+        """Check whether an existing queue can be used. NotSo if it cannot."""
         wanted = {"replicate": self._level, "autoDelete": False, "exclusive": False, "arguments": {}}
         other = [f"{field}={item.get(field)}" for field, value in wanted.items() if (item.get(field) or value) != value]
         if other:
@@ -87,11 +89,11 @@ class Queues:
                 raise NotSo(f"queue {name!r} exists and {state} ({item[field]}): choose another --queue-prefix")
 
     def depth(self) -> int:
-        """How many messages all of them hold. NotServed or NotSo when that cannot be known just now."""
+        """The number of messages on all queues. NotServed or NotSo if it cannot be found out now."""
         return sum(int(self._item(name)["messages"]) for name in self.names)
 
     def delete(self) -> list[str]:
-        """Remove the queues that were made, if they are empty. Returns those that were left, with the reason."""
+        """Delete the created queues, if they are empty. Returns the remaining ones, with the reasons."""
         left = []
         for name in self._made:
             try:
@@ -108,14 +110,16 @@ class Queues:
         return dict(items[0])
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Disconnect from the broker."""
         if self._connection is not None:
             with contextlib.suppress(ProtonException, OSError):
                 self._connection.close()
         self._connection = self._client = None
 
     def _ask(self, operation: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        """One request about a queue, to whoever serves us. A broker that goes before it answers may have done it."""
+        """Send one request about a queue to the broker that serves. A broker that fails before it answers may have
+        carried it out.
+        """
         deadline = time.monotonic() + self._timeout_s
         if self._client is not None:
             with contextlib.suppress(ProtonException, OSError):
@@ -143,7 +147,9 @@ class Queues:
         self._client = SyncRequestResponse(self._connection, "$management")
 
     def _request(self, operation: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Over the connection that is open. After an exception of proton's it is to be closed: its answer may still come."""
+        """Send it over the open connection. After an exception of proton's, the connection must be closed, because its
+        answer may still arrive.
+        """
         request = Message(body=body, properties={"operation": operation, "type": "queue", "name": name})
         reply: Any = self._client.call(request)
         status = int(reply.properties["statusCode"])
@@ -153,7 +159,7 @@ class Queues:
 
 
 def _why(error: Exception, gate: Gate | None) -> str:
-    """What a broker has done, in a few words."""
+    """What a broker did, in a few words."""
     text, reason = str(error), gate.reason if gate is not None else ""
     match error:
         case Timeout():

@@ -1,3 +1,3 @@
-"""The accounting, without clients, clocks or files: `tally.py` sets of numbers, `checker.py` the check of each message,
-`measures.py` gaps and latencies, `bodies.py` ids and bodies of messages.
+"""The accounting, without clients, clocks or files: `tally.py` has sets of numbers, `checker.py` checks each message,
+`measures.py` has gaps and latencies, and `bodies.py` has ids and bodies of messages.
 """

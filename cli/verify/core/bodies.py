@@ -1,8 +1,8 @@
-"""What a message is called, and what it holds.
+"""The id and the body of a message.
 
-A message's id is `RUN.PRODUCER.QUEUE.NUMBER.MICROS`: the run that it belongs to, its stream and its number there, and when it was
-sent for the first time, by the machine's monotonic clock. Its body follows from the stream and the number alone, so that a
-consumer knows every byte that must come.
+A message's id is `RUN.PRODUCER.QUEUE.NUMBER.MICROS`: its run, its stream and its number there, and the time when it was
+first sent, by the machine's monotonic clock. Its body depends only on the stream and the number, so a consumer knows
+every expected byte.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ _PATTERN = bytes(range(256))
 
 
 class Bodies(Protocol):
-    """What messages hold. It goes to the clients' processes, and hence can be pickled."""
+    """The bodies of messages. It is sent to the clients' processes, so it can be pickled."""
 
     def body(self, stream: str, number: int) -> bytes:
-        """Of a message."""
+        """The body of a message."""
         ...
 
 
 @dataclass(frozen=True)
 class Numbered:
-    """Bodies of `nbytes`, none like another: the message's name, and bytes that depend on its number. A body that is too short
-    for the name is that much longer."""
+    """Bodies of `nbytes`, all different: the message's name, and bytes that depend on its number. If `nbytes` is too
+    short for the name, the body is longer.
+    """
 
     nbytes: int
     _pattern: bytes = field(init=False, repr=False, compare=False)
@@ -33,14 +34,14 @@ class Numbered:
         object.__setattr__(self, "_pattern", _PATTERN * (self.nbytes // len(_PATTERN) + 2))
 
     def body(self, stream: str, number: int) -> bytes:
-        """The name, a colon, and bytes that count up from one that the number gives."""
+        """The name, a colon, and bytes that count up from a start value that depends on the number."""
         name = b"%s.%d:" % (stream.encode(), number)
         start = number % len(_PATTERN)
         return name + self._pattern[start : start + self.nbytes - len(name)] if len(name) < self.nbytes else name
 
 
 class Name(NamedTuple):
-    """A message's id, read."""
+    """A parsed message id."""
 
     run: str
     producer: int
@@ -55,7 +56,7 @@ def write_id(stream: str, number: int, sent_s: float) -> str:
 
 
 def read_id(text: object) -> Name | None:
-    """What an id says; None when it is none of ours."""
+    """Parse an id; None if it is not one of ours."""
     if not isinstance(text, str) or len(text) > 128 or not text.isascii():
         return None
     run, *numbers = text.split(".")

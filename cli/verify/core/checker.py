@@ -1,24 +1,26 @@
-"""What became of every message: the checker that the clients' accounts are fed to, and its report.
+"""Checks what happened to every message: it gets the clients' reports, and makes the final report.
 
-A stream is what one producer sends to one queue; its messages are numbered 0, 1, 2, ... in the order of sending. Life of a
-message: it is sent; when its connection goes before an outcome has come, it is sent again; the broker accepts or refuses it;
-consumers receive it and accept it; the broker confirms that, or the link goes first, and then the message may come again.
+A stream has the messages that one producer sends to one queue, numbered 0, 1, 2, ... in the order of sending. Life of a
+message: it is sent. If its connection ends before an outcome has arrived, it is sent again. The broker accepts or
+refuses it. Consumers receive it and accept it. The broker confirms that, or the link ends first; then the message may
+be delivered again.
 
-Each client tells of its doings in order, but what one tells may be heard long before or after what another does. So only the end
-judges:
+Each client reports its events in order, but the report of one client may arrive long before or after that of another.
+So messages are judged at the end:
 
 * lost: accepted, and never received;
 * duplicated: received once more than needed. A message may be received as often as it was sent, and once more for each
-  acceptance that was not confirmed when its link ended; every time beyond that is unexplained. Where producers send `once`,
-  sending again explains nothing;
-* unexpected: received without having been sent, or though it was sent once and refused;
-* altered: received with another body than it was sent with; it counts as received too;
-* reordered: received for the first time behind a message of its stream that was sent later. Order is promised to a queue's only
-  consumer; where several compete, to each over one link. A message that may be received twice has no promised place, nor has one
-  that an ended link may have held and given back (`_may_have_come_back`);
-* recovered: received, though its producer gave it up without knowing its outcome.
+  acceptance that was not confirmed when its link ended. Every further time is unexplained. If producers send `once`,
+  sending again explains no duplicate;
+* unexpected: received but never sent, or received although it was sent once and refused;
+* altered: received with another body than it was sent with; it also counts as received;
+* reordered: received for the first time after a later message of its stream. Order is promised to the only consumer of
+  a queue; if several compete, to each one over one link. A message that may be received twice has no promised place,
+  and neither has a message that an ended link may have held and given back (`_may_have_come_back`);
+* recovered: received, although its producer gave it up without knowing its outcome.
 
-Memory: a few bits a message at the worst, next to none while nothing is missing (`tally.py`); the lists are bounded.
+Memory: at most a few bits per message, and almost nothing while no message is missing (`tally.py`). The lists are
+bounded.
 """
 
 from __future__ import annotations
@@ -35,13 +37,14 @@ MAX_LATE = 10_000
 MAX_ENDS = 2_000
 MAX_EXAMPLES = 5
 NOTICED_EARLIER_S = 5.0
-"""A broker may notice the end of a link, and give its messages to others, so much earlier than its client does."""
+"""A broker may notice the end of a link, and deliver its messages to others, this long before its client does."""
 NOTICED_LATER_S = 120.0
-"""What an ended link had comes back at the latest so much later: a link that its client gave up, because the broker was silent,
-lives on the broker until its own idle timeout, and then somebody must take the messages."""
+"""The messages of an ended link return at most this long after its end. If a client gave a link up because the broker
+was silent, the link exists on the broker until its idle timeout, and then another consumer must receive the messages.
+"""
 
 Stream = tuple[int, int]
-"""Producer and queue, both by their position."""
+"""Producer and queue, both by number."""
 
 _FAULTS = {
     "lost": "accepted and never received",
@@ -54,30 +57,30 @@ _FAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of the messages. Each message counts once; duplicates count by arrival."""
+    """What happened to the messages. Each message counts once; duplicates count by arrival."""
 
     sent: int
     sent_again: int
-    """Sendings beyond each message's first."""
+    """The number of sendings after each message's first one."""
     accepted: int
     refused: int
     received: int
     lost: int
     duplicated: int
     unexplained: int
-    """Those of `duplicated` that neither sending again nor a missing confirmation explains."""
+    """The part of `duplicated` that is explained neither by sending again nor by a missing confirmation."""
     unexpected: int
     altered: int
     reordered: int
     recovered: int
     unknown: int
-    """Sent, with neither an outcome nor an arrival when the account was closed."""
+    """Sent, but with neither an outcome nor an arrival when the report was made."""
     examples: Mapping[str, Sequence[str]]
-    """A few of the messages that are lost, reordered, ..., by the name of the figure."""
+    """A few of the messages that are lost, reordered and so on, by the name of the figure."""
     measures: Measures
 
     def faults(self) -> list[str]:
-        """What must not be, a sentence each."""
+        """The faults, a sentence each."""
         counts = {name: getattr(self, name) for name in _FAULTS}
         return [
             f"{counts[name]:,} {'message' if counts[name] == 1 else 'messages'} {text}{self._such_as(name)}"
@@ -99,7 +102,7 @@ class Report:
 
 
 class _Account:
-    """One stream's."""
+    """The account of one stream."""
 
     __slots__ = ("accepted", "again", "altered", "end", "moved", "received", "refused", "reordered", "sent_again")
 
@@ -112,46 +115,46 @@ class _Account:
         self.altered = Numbers()
         self.reordered = Numbers()
         self.again = Tally()
-        """How often each may be received beyond the first time."""
+        """How often each message may be received after the first time."""
         self.moved = Numbers()
-        """Those that were sent again, and are to come once all the same."""
+        """Messages that were sent again, but must arrive only once."""
 
     @property
     def came(self) -> Numbers:
-        """Those that were received."""
+        """The numbers that were received."""
         return self.received.at_least(1)
 
     @property
     def lost(self) -> Numbers:
-        """Those that were accepted, and not received so far."""
+        """The numbers that were accepted and not received so far."""
         return self.accepted - self.came
 
     @property
     def sent(self) -> Numbers:
-        """All that were."""
+        """All numbers that were sent."""
         numbers = Numbers()
         numbers.add(0, self.end)
         return numbers
 
     @property
     def unexpected(self) -> Numbers:
-        """Those that came, and should not have."""
+        """The numbers that were received, but should not have been."""
         return (self.came - self.sent) | ((self.came & self.refused) - self.again.at_least(1))
 
     @property
     def out_of_order(self) -> Numbers:
-        """Those that came late, and had a promised place."""
+        """The numbers that were received late, but had a promised place."""
         return self.reordered - self.again.at_least(1) - self.moved
 
     @property
     def without_outcome(self) -> Numbers:
-        """Those that were sent, and neither accepted nor refused."""
+        """The numbers that were sent, and neither accepted nor refused."""
         return self.sent - self.accepted - self.refused
 
 
 @dataclass(slots=True)
 class _Link:
-    """A consumer's present links, and the highest number of each stream that came over them."""
+    """A consumer's present links, and the highest number of each stream that arrived over them."""
 
     began_s: float
     highest: dict[Stream, int] = field(default_factory=dict)
@@ -159,7 +162,7 @@ class _Link:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """A consumer's links have ended; `silent`: it gave them up by itself."""
+    """A consumer's links have ended; `silent`: the consumer ended them."""
 
     consumer: int
     at_s: float
@@ -168,7 +171,7 @@ class _End:
 
 @dataclass(frozen=True, slots=True)
 class _Late:
-    """Messages that came for the first time, behind later ones."""
+    """Messages that arrived for the first time, after later ones."""
 
     consumer: int
     began_s: float
@@ -178,7 +181,7 @@ class _Late:
 
 
 class Checker:
-    """Hears what the clients did, and settles the account. `once`: what is sent again is to be there once."""
+    """Gets the clients' reports, and makes the final report. `once`: a message that is sent again must be stored once."""
 
     def __init__(self, queues: Sequence[str], producers: int, consumers: int, *, once: bool = False) -> None:
         self._once = once
@@ -224,18 +227,18 @@ class Checker:
             self._links[consumer] = _Link(at_s)
 
     def detached(self, consumer: int, at_s: float, *, silent: bool = False) -> None:
-        """A consumer's links have ended; `silent`: it gave them up because it heard nothing."""
+        """A consumer's links have ended; `silent`: the consumer ended them because it heard nothing."""
         if len(self._ends) >= MAX_ENDS:
             self._judge(at_s - 2 * NOTICED_EARLIER_S)
             del self._ends[: MAX_ENDS // 2]
         self._ends.append(_End(consumer, at_s, silent))
 
     def unconfirmed(self, stream: Stream, first: int, count: int = 1) -> None:
-        """Messages were accepted, and that was not confirmed when the link ended."""
+        """Messages were accepted, but this was not confirmed when the link ended."""
         self._accounts[stream].again.add(first, count)
 
     def received(self, consumer: int, stream: Stream, first: int, count: int, at_s: float) -> None:
-        """A run of messages came, one behind the other."""
+        """A run of consecutive messages arrived."""
         account, link = self._accounts.get(stream), self._links[consumer]
         if account is None or not 0 <= first < first + count <= MAX_NUMBER:
             self.strange(f"number {first} of producer {stream[0]}", count)
@@ -254,13 +257,13 @@ class Checker:
         self.arrived += len(account.came) - before
 
     def altered(self, stream: Stream, number: int) -> None:
-        """A message had another body than it was sent with. That it was received is told besides."""
+        """A message had another body than it was sent with. Its arrival is reported separately."""
         self._altered += 1
         if stream in self._accounts and 0 <= number < MAX_NUMBER:
             self._accounts[stream].altered.add(number)
 
     def strange(self, what: str, count: int = 1) -> None:
-        """Something came that is no message of ours."""
+        """A message arrived that does not belong to this run."""
         self._strange += count
         if len(self._strange_examples) < MAX_EXAMPLES:
             self._strange_examples.append(what)
@@ -268,11 +271,11 @@ class Checker:
     # ---- what came of it
 
     def missing(self) -> int:
-        """How many accepted messages have not come so far."""
+        """The number of accepted messages that have not arrived so far."""
         return sum(len(account.lost) for account in self._accounts.values())
 
     def report(self, measures: Measures) -> Report:
-        """The account, when everything has been heard."""
+        """The final report, when all reports of the clients have arrived."""
         self._judge(math.inf)
         every = self._accounts
         counts: dict[str, int] = {}
@@ -308,7 +311,7 @@ class Checker:
         )
 
     def _judge(self, before_s: float) -> None:
-        """Decide about what came late before that time: nothing that is heard from now on concerns it."""
+        """Judge the messages that arrived late before that time: later reports do not concern them."""
         for late in self._late:
             if late.at_s < before_s and not self._may_have_come_back(late):
                 for number in late.numbers:
@@ -316,8 +319,9 @@ class Checker:
         self._late = [late for late in self._late if late.at_s >= before_s]
 
     def _may_have_come_back(self, late: _Late) -> bool:
-        """Whether an ended link may have held these messages: of another consumer while this link lived; or any link that its
-        client gave up, which the broker may have noticed much later."""
+        """Whether an ended link may have held these messages: a link of another consumer that ended while this link
+        existed, or any link that its client gave up, because the broker may have noticed this much later.
+        """
         return any(
             end.at_s - NOTICED_EARLIER_S <= late.at_s <= end.at_s + NOTICED_LATER_S
             and (end.silent or (end.consumer != late.consumer and end.at_s >= late.began_s))

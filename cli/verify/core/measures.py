@@ -10,21 +10,21 @@ from dataclasses import dataclass
 
 MAX_GAPS = 1000
 SHORTEST_GAP_S = 0.02
-"""A pause that is shorter is the ordinary course of things."""
+"""A shorter pause is normal."""
 
 Gap = tuple[float, float]
-"""When it began and when it ended."""
+"""Its begin and its end."""
 
 
 class Gaps:
-    """The longest pauses between events that were waited for; the shorter ones are forgotten when they are too many."""
+    """The longest pauses between expected events. The shorter ones are forgotten when there are too many."""
 
     def __init__(self) -> None:
         self._longest: list[tuple[float, Gap]] = []
         self._since_s: float | None = None
 
     def event(self, now_s: float) -> None:
-        """Something has happened."""
+        """An event has happened."""
         since_s, self._since_s = self._since_s, now_s
         if since_s is None or now_s - since_s < SHORTEST_GAP_S:
             return
@@ -32,11 +32,11 @@ class Gaps:
         keep(self._longest, (now_s - since_s, (since_s, now_s)))
 
     def rest(self) -> None:
-        """Nothing is waited for: the time until `wait` is no gap."""
+        """No event is expected: the time until `wait` is not a gap."""
         self._since_s = None
 
     def wait(self, now_s: float) -> None:
-        """Something is waited for, from now on if not already."""
+        """An event is expected from now on, or already was."""
         if self._since_s is None:
             self._since_s = now_s
 
@@ -46,12 +46,12 @@ class Gaps:
 
 
 def longest_gap_s(gaps: Iterable[Gap], from_s: float = -math.inf, until_s: float = math.inf) -> float:
-    """The longest gap that has a part in that span, all of it counted; 0 when there is none worth the name."""
+    """The longest gap that overlaps this span, counted completely; 0 if there is none."""
     return max((end - begin for begin, end in gaps if end >= from_s and begin <= until_s), default=0.0)
 
 
 class Histogram:
-    """How long things took, to within a sixteenth: 16 buckets for each power of two of a microsecond."""
+    """Durations, to within a sixteenth: 16 buckets for each power of two of a microsecond."""
 
     _PARTS = 16
 
@@ -59,17 +59,17 @@ class Histogram:
         self._buckets: Counter[int] = Counter()
 
     def add(self, seconds: float) -> None:
-        """One more took so long."""
+        """Add a duration."""
         micros = max(int(seconds * 1e6), 1)
         power = max(micros.bit_length() - 5, 0)
         self._buckets[power * self._PARTS + (micros >> power)] += 1
 
     def merge(self, other: Histogram) -> None:
-        """Those of the other one too."""
+        """Add the durations of another histogram."""
         self._buckets.update(other._buckets)
 
     def percentile_s(self, percent: float) -> float:
-        """So many of a hundred took no longer than this; 0 when there were none."""
+        """A percentile: this many of a hundred durations were not longer; 0 without any duration."""
         wanted = math.ceil(self._buckets.total() * percent / 100)
         for bucket in sorted(self._buckets):
             wanted -= self._buckets[bucket]
@@ -78,14 +78,14 @@ class Histogram:
         return 0.0
 
     def _upper_s(self, bucket: int) -> float:
-        """The longest time that falls into a bucket."""
+        """The longest duration of a bucket."""
         power = max(bucket // self._PARTS - 1, 0)
         return ((bucket - power * self._PARTS + 1 << power) - 1) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long it took; all in seconds."""
+    """Percentiles of a duration, in seconds."""
 
     p50_s: float = 0.0
     p99_s: float = 0.0
@@ -103,16 +103,16 @@ class Measures:
     seconds: float = 0.0
     """From the first message sent to the last one accepted."""
     connections: int = 0
-    """How often a client found a broker that serves it."""
+    """How often a client connected to a broker that serves it."""
     accept_gap_s: float = 0.0
-    """The longest time that a producer waited without any message being accepted."""
+    """The longest time that a producer waited without an accepted message."""
     receive_gap_s: float = 0.0
-    """The longest time that a consumer was without a message, while it had one before and after."""
+    """The longest time that a consumer was without a message, between two messages."""
     accept_latency: Latency = Latency()
     """From a message's first sending until it was accepted."""
     receive_latency: Latency = Latency()
     """From a message's first sending until it was received, each time."""
     drained: bool = True
-    """Whether every producer knew its outcomes, and every accepted message had come, when the account was closed."""
+    """Whether every producer knew its outcomes, and every accepted message had arrived, when the report was made."""
     served: bool = True
-    """Whether every client had a broker that serves it when the account was closed."""
+    """Whether every client had a broker that serves it when the report was made."""

@@ -1,10 +1,10 @@
 """Sets of natural numbers, and how often each was seen, in memory that does not grow with the messages.
 
-Life of a set: numbers come mostly in runs that follow one another. They are kept as bits, `CHUNK` numbers to an int; a chunk that
-is full shares one int with all that are full. So a stream of which nothing is missing costs a dictionary's entry for every 16,384
-messages, and one with holes everywhere a bit for each.
+Life of a set: numbers mostly arrive in consecutive runs. They are kept as bits, `CHUNK` numbers in an int; all full
+chunks share one int. So a complete stream costs one entry of a dictionary for every 16,384 messages, and a stream with
+gaps everywhere costs one bit for each message.
 
-Invariants: numbers are never taken out; `len` is what was added, each number once.
+Invariants: numbers are never removed; `len` is the number of different numbers that were added.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 CHUNK = 1 << 14
 _FULL = (1 << CHUNK) - 1
 MOST_TIMES = 64
-"""A number that was seen more often is counted in `Tally.beyond_count` alone."""
+"""If a number was seen more often, only `Tally.beyond_count` counts it."""
 
 
 class Numbers:
@@ -27,12 +27,12 @@ class Numbers:
         self._count = 0
 
     def add(self, first: int, count: int = 1) -> None:
-        """Add `first` and the following ones, `count` in all."""
+        """Add `first` and the following numbers, `count` in all."""
         for chunk, bits in _split(first, count):
             self.add_bits(chunk, bits)
 
     def add_bits(self, chunk: int, bits: int) -> int:
-        """Add numbers of one chunk, given as bits. Returns those that were there already."""
+        """Add numbers of one chunk, given as bits. Returns the numbers that were already there."""
         before = self._chunks.get(chunk, 0)
         if before is _FULL:
             return bits
@@ -48,23 +48,23 @@ class Numbers:
         return bool(self._chunks.get(number // CHUNK, 0) >> number % CHUNK & 1)
 
     def __sub__(self, other: Numbers) -> Numbers:
-        """Those that are not in the other set."""
+        """The numbers that are not in the other set."""
         mine, others = self._chunks.items(), other._chunks
         return self._made((chunk, bits & ~others.get(chunk, 0)) for chunk, bits in mine if bits is not others.get(chunk))
 
     def __and__(self, other: Numbers) -> Numbers:
-        """Those that are in both sets."""
+        """The numbers that are in both sets."""
         return self._made((chunk, bits & other._chunks.get(chunk, 0)) for chunk, bits in self._chunks.items())
 
     def __or__(self, other: Numbers) -> Numbers:
-        """Those that are in either."""
+        """The numbers that are in at least one of the sets."""
         made = self._made(iter(self._chunks.items()))
         for chunk, bits in other._chunks.items():
             made.add_bits(chunk, bits)
         return made
 
     def first(self, most: int) -> list[int]:
-        """The lowest ones, at most so many."""
+        """The lowest numbers, at most this many."""
         found: list[int] = []
         for chunk in sorted(self._chunks):
             bits = self._chunks[chunk]
@@ -90,10 +90,10 @@ class Tally:
     def __init__(self) -> None:
         self._levels: list[Numbers] = [Numbers()]
         self.beyond_count = 0
-        """Sightings of numbers that had been seen MOST_TIMES already."""
+        """How often numbers were seen that had already been seen MOST_TIMES."""
 
     def add(self, first: int, count: int = 1) -> None:
-        """`first` and the following ones, `count` in all, were seen once more."""
+        """Count `first` and the following numbers, `count` in all, once more."""
         for chunk, bits in _split(first, count):
             again = bits
             for level in self._levels:
@@ -108,21 +108,23 @@ class Tally:
                     self.beyond_count += again.bit_count()
 
     def at_least(self, times: int) -> Numbers:
-        """The numbers that were seen so often (1, 2, ...) or more."""
+        """The numbers that were seen at least this often (1, 2, ...)."""
         return self._levels[times - 1] if times <= len(self._levels) else Numbers()
 
     def repeats(self) -> int:
-        """How many sightings were not a number's first."""
+        """How often numbers were seen after their first time."""
         return sum(map(len, self._levels[1:])) + self.beyond_count
 
     def repeats_not_in(self, allowed: Tally) -> int:
-        """How many of the repeats are beyond what `allowed` has: a number that it has twice may be seen three times."""
+        """How many of the repeats are more than `allowed` has: if it has a number twice, the number may be seen three
+        times.
+        """
         over = (len(level - allowed.at_least(times)) for times, level in enumerate(self._levels[1:], 1))
         return sum(over) + self.beyond_count
 
 
 def _split(first: int, count: int) -> Iterator[tuple[int, int]]:
-    """The chunks of a run, with the run's bits in each."""
+    """The chunks of a run, with the bits of the run in each."""
     assert first >= 0
     while count > 0:
         chunk, start = divmod(first, CHUNK)
