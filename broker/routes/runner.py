@@ -262,6 +262,7 @@ class RouteLink:
 
     is_stuffed = False
     unread_s = 0.0
+    is_lost = False
     number = 0
     container = ""
     origin = NOWHERE

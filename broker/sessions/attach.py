@@ -63,6 +63,10 @@ class Output(Protocol):
         """For how long its socket has been full; 0 while it is not."""
 
     @property
+    def is_lost(self) -> bool:
+        """Whether its client has gone without a word. Links that end only then have lost it."""
+
+    @property
     def address(self) -> str:
         """Where its client is."""
 

@@ -105,6 +105,11 @@ class ClientSession:
         return self._connection.unread_s
 
     @property
+    def is_lost(self) -> bool:
+        """Whether the client has gone without a word. Links that end only then have lost it."""
+        return self._connection.is_lost
+
+    @property
     def address(self) -> str:
         """Where the client is."""
         return self._connection.address

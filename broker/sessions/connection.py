@@ -201,6 +201,8 @@ class Connection(TwistedProtocol):
         self._forgiven = False
         """Whether its silence is not its own: from when it is not read until something comes when it is again."""
         self._gone = False
+        self.is_lost = False
+        """Whether its socket has ended, or its peer was silent for too long. Links that end only then have lost their client."""
         self._turned_out_at: float | None = None
         """When it was told that it has to end, while its peer has not ended it."""
         self._ended_at: float | None = None
@@ -322,7 +324,7 @@ class Connection(TwistedProtocol):
 
     def connectionLost(self, reason: Failure = TwistedProtocol.connectionLost.__defaults__[0]) -> None:  # type: ignore[index]
         """The socket is gone: the session gives back what was acquired, then the C objects go."""
-        self._gone = True
+        self._gone = self.is_lost = True
         self._share.forget(self)
         self._to_do.clear()
         self.session.end()
@@ -461,6 +463,7 @@ class Connection(TwistedProtocol):
         """Heartbeats, and the end of a peer that has been silent for too long."""
         if not self._gone:
             silent = self.engine.tick(int(now_s * 1000))
+            self.is_lost |= silent
             self.engine.drain()
             self.flush()
             if silent and self._paused:  # who is gone makes no room in the socket for the Close

@@ -2,7 +2,9 @@
 
 Life of a subscription: a client attaches a receiving link to a queue; while it has credit, the queue's `dispatch` gives it
 messages in order; an acquired message is gone for good when its dequeue is committed, and back in its old place when it is
-released, or the link or the term ends. A browsing subscription only looks.
+released, or the link or the term ends. Where the connection is lost, and its queue limits or delays failed deliveries, the
+delivery counts as failed (docs/adr/0060); not that of a drain or a route, which only carries messages on. A browsing
+subscription only looks.
 
 Invariants: a settled `accepted` is confirmed only when its dequeue is committed; what waits unsettled on a link is bounded by the
 client's credit and by `limits.MAX_UNSETTLED_PER_LINK`; a large message has its link for itself until it has gone out.
@@ -363,9 +365,17 @@ class Subscription(LinkEnd):
         if node.messages is not None and not self.browse:
             if accepted:
                 self.queue.ledger.dequeue(node.messages.number, chain.from_iterable(accepted))
-            if sequences:
+            if sequences and self._has_failed:
+                self.queue.undo(sequences, count=True)
+            elif sequences:
                 node.messages.order.release(sequences)
                 self.queue.dispatch_soon()
+
+    @property
+    def _has_failed(self) -> bool:
+        """Whether its end counts as a failure of what it holds. See the module."""
+        counts = self.node.delivery_limit or self.node.retry_ms[0]
+        return bool(counts) and self.session.is_lost and not self.link.tags_sequences
 
     def cut_short(self) -> None:
         """Send no more of a large message that is going out."""
