@@ -1,12 +1,12 @@
-"""What a member does that is not the primary: it stores what the primary of its epoch sends, and says how far it has got.
+"""The role of a member that is not the primary: it stores the batches of its epoch's primary, and reports its position.
 
-A `Backup` lives for one epoch. Its life: it knows no primary (joining) until an Append of its epoch comes; it finds out with the
-primary where their logs agree, takes what it lacks (catchup), and has it all (ready). When the link breaks, or nothing was heard
-for `election_s`, the primary is forgotten, and so is the lease that made this member refuse other candidates (dissertation
-§4.2.3, §6.2).
+A `Backup` lives for one epoch. Its life: it knows no primary (joining) until an Append of its epoch arrives. Together
+with the primary it finds the place where their logs agree, and fetches the missing batches (catchup), until it has all
+of them (ready). When the link breaks, or nothing was heard for `election_s`, it forgets the primary, and also the lease
+because of which it refused other candidates (dissertation §4.2.3, §6.2).
 
-Invariants: `verified_index` is how far this log is known to be the primary's; only what is verified is committed (§5.3), and only
-what is verified and on disk is acknowledged.
+Invariants: up to `verified_index` this log is known to be the primary's. Only verified batches are committed (§5.3),
+and only verified batches that are on disk are acknowledged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ha.core.snapshot import Incoming
 
 
 class Backup:
-    """The role of a backup in one epoch. `told_commit` is the highest commit index that the primary has spoken of."""
+    """The role of a backup in one epoch. `told_commit` is the highest commit index that the primary has reported."""
 
     __slots__ = (
         "_incoming",
@@ -39,7 +39,7 @@ class Backup:
         self._target = 0
         self._target_at = 0.0
         self._told = False
-        """Whether an Append has said how far is committed: a snapshot speaks of its own index, which may be an old one."""
+        """Whether an Append has reported the commit index. A snapshot only has its own index, which may be an old one."""
         self._incoming: Incoming | None = None
         self.primary = ""
         self.told_commit = 0
@@ -54,7 +54,7 @@ class Backup:
 
     @property
     def match_index(self) -> int:
-        """Up to here the primary's log is on this member's disk."""
+        """The highest index up to which the primary's log is on this member's disk."""
         return min(self._member.durable_index, self.verified_index)
 
     def tick(self, now: float) -> None:
@@ -63,7 +63,7 @@ class Backup:
             self.forget()
 
     def forget(self) -> None:
-        """There is no primary any more, as far as this member can tell."""
+        """This member no longer knows a primary."""
         self.primary = ""
         self._ready = False
 
@@ -88,7 +88,7 @@ class Backup:
             self._reply(message.round)
 
     def heard(self, now: float) -> None:
-        """The primary is in the midst of a large message. It is told, unasked, that this member lives."""
+        """The primary is sending a large message. It is told, without a request, that this member lives."""
         self._member.heard_at = now
         self._reply(0)
 
@@ -119,13 +119,13 @@ class Backup:
             member.send(sender, SnapshotReply(member.epoch, incoming.index, incoming.next_offset))
 
     def attest(self, now: float, sender: str, message: Attest) -> None:
-        """A primary that takes it for a witness. A log that is not here must not be attested."""
+        """The primary treats this member as a witness. It must not attest a log that it does not have."""
         self._hear(now, sender, message.commit_index)
         reason = "it is no witness: give every broker the same --ha-witness"
         self._member.send(sender, AppendReply(self._member.epoch, message.round, False, 0, 0, reason=reason))
 
     def chunk_stored(self, index: int) -> None:
-        """The edge has written a chunk that was not the last: ask for the next."""
+        """The edge has written a chunk that was not the last one: request the next one."""
         incoming = self._incoming
         if incoming is None or incoming.index != index or incoming.complete:
             return
@@ -135,7 +135,7 @@ class Backup:
             self._member.send(self.primary, SnapshotReply(self._member.epoch, index, incoming.next_offset))
 
     def snapshot_stored(self, now: float, index: int, epoch: int, members: Membership) -> None:
-        """The edge holds the whole snapshot, durably. One that is not wanted any more is ignored."""
+        """The edge has the whole snapshot durably. A snapshot that is no longer needed is ignored."""
         member = self._member
         incoming = self._incoming
         if incoming is None or not incoming.complete or incoming.index != index:
@@ -154,7 +154,7 @@ class Backup:
             self._reply(0)
 
     def snapshot_failed(self, index: int) -> None:
-        """The edge found the snapshot damaged: begin again."""
+        """The edge found that the snapshot is damaged: begin again."""
         incoming = self._incoming
         if incoming is None or incoming.index != index:
             return
@@ -163,7 +163,7 @@ class Backup:
             self._member.send(self.primary, SnapshotReply(self._member.epoch, index, 0))
 
     def hears(self, now: float) -> bool:
-        """Whether a live primary was heard lately, so that nobody else need be elected (the lease)."""
+        """Whether a primary was heard lately, so that no other one need be elected (the lease)."""
         silence_s = self._member.silence_s(now)
         return bool(self.primary) and silence_s is not None and silence_s < self._member.settings.election_s
 
@@ -176,7 +176,9 @@ class Backup:
             self._target_at = now
 
     def _refuse(self, message: Append) -> None:
-        """Say where the logs may agree: at the last entry here whose epoch is not above that of the primary's entry (§5.3)."""
+        """Refuse, and report where the logs may agree: at the last entry here whose epoch is not above that of the
+        primary's entry (§5.3).
+        """
         member, log = self._member, self._member.log
         hint = log.agreement(min(message.prev_index, log.last_index), message.prev_epoch)
         member.send(
@@ -195,7 +197,7 @@ class Backup:
         )
 
     def _add(self, entries: tuple[Entry, ...]) -> bool:
-        """Append those that are not here yet, after truncating what contradicts them. Returns whether there were any."""
+        """Append the missing entries, after truncating entries that contradict them. Returns whether there were any."""
         member, log = self._member, self._member.log
         for skipped, entry in enumerate(entries):
             if entry.index <= log.last_index:
@@ -210,8 +212,8 @@ class Backup:
         return False
 
     def _agree(self, now: float, index: int) -> None:
-        """The log is the primary's up to `index`: commit as far as the primary says (§5.3, "min(leaderCommit, index of last new
-        entry)").
+        """The log is the primary's up to `index`: commit up to the primary's commit index (§5.3, "min(leaderCommit,
+        index of last new entry)").
         """
         self.verified_index = max(self.verified_index, index)
         self._member.commit_to(min(self.told_commit, self.verified_index))
@@ -222,10 +224,11 @@ class Backup:
         self._judge(now)
 
     def _judge(self, now: float) -> None:
-        """Decide on ready and on wholeness.
+        """Decide whether this member is ready, and whether its store is whole.
 
-        Under load the commit index moves on while this member writes, so it is enough to reach what was committed when the
-        current attempt began, if that attempt took no longer than `election_s` (the rounds of dissertation §4.2.1).
+        Under load the commit index grows while this member writes. So it is enough to reach the commit index from the
+        beginning of the current attempt, if the attempt took no longer than `election_s` (the rounds of dissertation
+        §4.2.1).
         """
         member = self._member
         match = self.match_index

@@ -24,8 +24,8 @@ from ha.core.witness import NO_CANDIDATE
 
 
 class Candidacy:
-    """Of the member that holds this office. `campaign` is the one under way; `begun_without` the members that were silent when
-    this one was made primary by force, for the record.
+    """The candidacy of the member that holds this office. `campaign` is the campaign in progress; `begun_without` are
+    the members that were silent when this one was made the primary by force, for the history.
     """
 
     __slots__ = (
@@ -46,18 +46,19 @@ class Candidacy:
         self.campaign: Campaign | None = None
         self._campaigns = 0
         self._requests: list[tuple[str, bool]] = []
-        """Their ids, and whether each is insisted on."""
+        """The ids of the requests, and whether each one has `insist`."""
         self._pursuit: Pursuit | None = None
         self._patrons: set[str] = set()
-        """The members that have asked this one to stand for election in their place."""
+        """The members that have asked this one to be elected first, so that it hands over to them."""
         self._handover_by: float | None = None
         self.begun_without: tuple[str, ...] = ()
 
     @property
     def unfit(self) -> str:
-        """Why this member must not stand for election, or "".
+        """Why this member must not be a candidate, or "".
 
-        One that is being removed may: until that is committed, nobody else may have a log new enough (dissertation §4.2.2).
+        A member that is being removed may be one: until its removal is committed, perhaps no other member has a log
+        that is new enough (dissertation §4.2.2).
         """
         member = self._member
         if member.settings.witness:
@@ -146,12 +147,12 @@ class Candidacy:
             self._pursue(now, self._pursuit)
 
     def halted(self, reason: str) -> None:
-        """This member leads nobody from now on: what is under way is refused."""
+        """This member can no longer be the primary: a promotion in progress is refused."""
         if self.campaign is not None or self._handover_by is not None:
             self._give_up(reason)
 
     def connected(self, peer: str) -> None:
-        """A member can be asked now."""
+        """A member is connected and can be asked."""
         if self.campaign is not None and peer in self.campaign.tally.unconvinced:
             self._ask_one(peer, self.campaign)
 
@@ -161,17 +162,17 @@ class Candidacy:
             self._stand_alone(now, role)
 
     def superseded(self, now: float, primary: str, epoch: int) -> None:
-        """A primary of this epoch is heard: nobody need be elected."""
+        """A primary of this epoch is heard: no election is needed."""
         if self.campaign is not None:
             self._set_back(now, f"{primary} is the primary of epoch {epoch}")
 
     def primary_heard(self, now: float, role: Backup) -> None:
-        """A primary is heard that was not known before: it may hand over."""
+        """A new primary is heard: it may hand over."""
         if self._pursuit is not None and self._handover_by is None:
             self._stand(now, role)
 
     def on_transfer_reply(self, now: float, sender: str, message: TransferReply) -> None:
-        """The primary does not hand over, or a member that was asked to stand for election does not."""
+        """The primary refuses to hand over, or a member that was asked to be elected first refuses."""
         if self._handover_by is not None and sender == self._office.primary:
             reason = f"the primary {sender} does not hand over: {message.reason}"
             if message.later:
@@ -183,13 +184,13 @@ class Candidacy:
             self._seek(now, campaign, pursuit)
 
     def on_timeout_now(self, now: float) -> None:
-        """The primary of this epoch lets go, for this member to follow it."""
+        """The primary of this epoch hands over to this member."""
         if self.campaign is None and not self.unfit:
             self._member.heard_at = now
             self._run(now, transfer=True)
 
     def on_pre_vote_reply(self, now: float, sender: str, message: PreVoteReply) -> None:
-        """A voter says whether it would vote for this member."""
+        """A voter answers whether it would vote for this member."""
         campaign = self.campaign
         if campaign is not None and campaign.round is Round.PRE_VOTE and campaign.number == message.campaign:
             campaign.highest_epoch = max(campaign.highest_epoch, message.epoch)
@@ -198,14 +199,16 @@ class Candidacy:
             self._weigh(now, campaign)
 
     def on_vote_reply(self, now: float, sender: str, message: VoteReply) -> None:
-        """A voter has voted, or refuses to."""
+        """A voter has voted, or refuses to vote."""
         campaign = self.campaign
         if campaign is not None and campaign.round is Round.VOTE and message.for_epoch == self._member.epoch:
             campaign.count(sender, message.granted, provisional=message.provisional, reason=message.reason)
             self._weigh(now, campaign)
 
     def stand_for(self, now: float, patron: str, role: Backup) -> None:
-        """A member with an older log is to be the primary: be elected, so that it can catch up here and be handed over to."""
+        """A member with an older log wants to be the primary. Be elected first, so that it can catch up from this
+        member and take over.
+        """
         member = self._member
         heard, unfit = self._office.loyalty(now), self.unfit
         if heard or unfit:
@@ -218,7 +221,7 @@ class Candidacy:
     # Ways to the office
 
     def _stand(self, now: float, role: Backup) -> None:
-        """A promotion begins: refused, by handover, or by votes."""
+        """Begin a promotion: it is refused, or goes by handover, or by votes."""
         reason = self.unfit
         if role.hears(now) and (not reason or (self._pursuit is not None and self._may_mend())):
             self._handover_by = now + self._member.settings.transfer_timeout_s + self._member.settings.heartbeat_s
@@ -231,12 +234,12 @@ class Candidacy:
             self._give_up(reason)
 
     def _may_mend(self) -> bool:
-        """Whether what makes this member unfit is only that it must catch up with a primary first."""
+        """Whether this member is unfit only because it must first catch up with a primary."""
         member = self._member
         return not member.halted and not member.settings.witness and member.me in member.log.members.voters
 
     def _pursue(self, now: float, pursuit: Pursuit) -> None:
-        """Between two attempts of a promotion that is insisted on."""
+        """Continue a promotion with `insist` between two attempts."""
         role = self._office.role
         if isinstance(role, Backup):
             if now >= pursuit.deadline:
@@ -245,7 +248,7 @@ class Candidacy:
                 self._stand(now, role)
 
     def _seek(self, now: float, campaign: Campaign, pursuit: Pursuit) -> None:
-        """Nobody can be elected here before another member was: ask the best of those that can be reached to stand."""
+        """This member cannot be elected before another one was: ask the best reachable member to be elected."""
         member = self._member
         replies = {voter: reply for voter, reply in campaign.replies.items() if voter in member.connected}
         if campaign.unfit:
@@ -261,7 +264,7 @@ class Candidacy:
             self._give_up(pursuit.told(self._verdict(campaign)))
 
     def _await_handover(self, now: float, deadline: float) -> None:
-        """Waiting for the primary to let go: it may be gone in the meantime, or never answer."""
+        """Wait for the primary to hand over. It may have failed in the meantime, or never answer."""
         if not self._office.primary and isinstance(self._office.role, Backup):
             self._stand_alone(now, self._office.role)
         elif now >= deadline:
@@ -270,7 +273,9 @@ class Candidacy:
             )
 
     def _stand_alone(self, now: float, role: Backup) -> None:
-        """The primary that was to hand over is gone: by votes then, unless only that primary could have made this member fit."""
+        """The primary that had to hand over has failed: campaign for votes, unless only that primary could have made
+        this member fit.
+        """
         self._handover_by = None
         self._stand(now, role)
 
@@ -292,7 +297,7 @@ class Candidacy:
             self._weigh(now, campaign)
 
     def _begin_vote(self, now: float, campaign: Campaign) -> None:
-        """Begin a new epoch and vote for oneself (§5.2)."""
+        """Begin a new epoch and vote for this member (§5.2)."""
         member = self._member
         campaign.begin_vote(member.log.members.voters)
         member.save(max(member.epoch, campaign.highest_epoch) + 1, member.me)
@@ -336,7 +341,7 @@ class Candidacy:
         return campaign.verdict(self._member.me, self._member.connected)
 
     def lead(self, now: float, members: Membership | None = None) -> None:
-        """Elected; or the primary of other members than those in force."""
+        """Be the primary, after an election, or with other members than those in force."""
         self.campaign = None
         self._patrons.clear()
         role = self._office.lead(now)
@@ -346,7 +351,7 @@ class Candidacy:
     # Ends
 
     def _give_up(self, reason: str) -> None:
-        """The promotion under way, if any, is refused."""
+        """Refuse the promotion in progress, if any."""
         self.campaign = None
         self._handover_by = None
         patrons, self._patrons = self._patrons, set()
@@ -355,7 +360,9 @@ class Candidacy:
         self._end_requests(False, reason)
 
     def _set_back(self, now: float, reason: str, turn: int = 0) -> None:
-        """The attempt under way, if any, has failed for a reason that may pass: who insists tries again, others are refused."""
+        """The attempt in progress, if any, has failed for a reason that may pass. A promotion with `insist` tries
+        again, others are refused.
+        """
         pursuit = self._pursuit
         insisting = [each for each in self._requests if each[1]]
         self._requests = [each for each in self._requests if not each[1]]
@@ -372,7 +379,7 @@ class Candidacy:
             self._member.emit(PromotionEnded(request_id, won, reason))
 
     def enter(self, now: float, epoch: int, voted_for: str | None, reason: str) -> None:
-        """Enter an epoch that somebody else began, or vote in the one that this member is in."""
+        """Enter an epoch that another member began, or vote in the present one."""
         begun = epoch > self._member.epoch
         self._member.save(epoch, voted_for)
         if begun:
@@ -381,7 +388,9 @@ class Candidacy:
             self._set_back(now, reason)
 
     def retire(self, now: float, reason: str) -> None:
-        """Be a backup that knows no primary. Announced at once: what follows in this list is no longer a primary's."""
+        """Be a backup that knows no primary. This is announced at once, because the following effects in the list are
+        no longer those of a primary.
+        """
         if isinstance(self._office.role, Primary):
             if self._office.role.active:
                 self._member.heard_at = now
@@ -391,7 +400,7 @@ class Candidacy:
         self.announce()
 
     def announce(self) -> None:
-        """What has changed is told; a member that serves has been promoted."""
+        """Announce the changes. A member that serves has been promoted."""
         office = self._office
         if office.announce_state() and isinstance(office.role, Primary) and office.role.active:
             without = f", begun anew without {', '.join(self.begun_without)}" if self.begun_without else ""

@@ -27,9 +27,9 @@ from typing import Any, Protocol
 AUTHORITY, PAUSE, SWITCHOVER, TAGS = "authority", "pause", "switchover", "tags:"
 ANY, HAND = "any", "hand"
 CALM_S = 60.0
-"""Managers move a primary that serves once in this time at most."""
+"""Managers move a serving primary at most once in this time."""
 OTHERS_CALM_S = 600.0
-"""So long after one kind of manager has promoted a broker, another kind moves no primary that serves."""
+"""After one kind of manager has promoted a broker, another kind moves no serving primary for this time."""
 MAX_PRIORITY = 1_000_000
 MAX_AHEAD_S = 366 * 86_400.0
 _KIND = re.compile(r"[a-z][a-z0-9._-]{0,63}")
@@ -38,13 +38,15 @@ _MAX_REASON = 200
 
 
 class BadSetting(ValueError):
-    """This cannot be set. The text says why."""
+    """This value cannot be set. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """Of one broker. `priority`: among equally new logs the highest is promoted; `nofailover`: managers never promote it;
-    `site`: where it stands, which decides among those of equal priority: the one where the failed primary stood."""
+    """The tags of one broker. `priority`: among equally new logs, the broker with the highest priority is promoted;
+    `nofailover`: managers never promote it; `site`: its site. Among brokers of equal priority, those at the site of the
+    failed primary are preferred.
+    """
 
     priority: int = 0
     nofailover: bool = False
@@ -52,7 +54,7 @@ class Tags:
 
     @classmethod
     def of(cls, value: Any) -> Tags:
-        """From a setting's value; what does not fit counts as not said."""
+        """The tags in a setting's value. Invalid parts are ignored."""
         fields = value if isinstance(value, Mapping) else {}
         priority, site = fields.get("priority"), fields.get("site")
         return cls(
@@ -61,15 +63,15 @@ class Tags:
 
 
 class Reign(Protocol):
-    """What is asked of a term in the history (`broker.core.commands.Term`)."""
+    """What this module needs of a term in the history (`broker.core.commands.Term`)."""
 
     @property
     def ts(self) -> str:
-        """When it began, in ISO 8601."""
+        """Its begin, in ISO 8601."""
 
     @property
     def by(self) -> str:
-        """The kind of manager that had asked for it; ""."""
+        """The kind of manager that requested it; "" for none."""
 
     @property
     def planned(self) -> bool:
@@ -77,7 +79,7 @@ class Reign(Protocol):
 
 
 def checked(body: Mapping[str, Any], now_s: float) -> tuple[str, dict[str, Any]]:
-    """The key and the value that a request asks for. `now_s` in seconds since 1970. BadSetting says what is wrong."""
+    """The key and the value that a request sets. `now_s` is in seconds since 1970. BadSetting says what is wrong."""
     match body.get("setting"):
         case "authority":
             return AUTHORITY, _authority(body.get("kind"))
@@ -96,7 +98,7 @@ def checked(body: Mapping[str, Any], now_s: float) -> tuple[str, dict[str, Any]]
 
 
 def moment(text: str) -> float:
-    """Seconds since 1970 of a time in ISO 8601; without a zone it is UTC. BadSetting when it is none."""
+    """The seconds since 1970 of a time in ISO 8601; without a zone it is UTC. BadSetting if the text is not a time."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -115,10 +117,10 @@ def objection(
 ) -> str:
     """Why a manager of this kind must not promote a broker now, or "".
 
-    `settings` by key, `terms` the history with the newest last, `hears` the primary that serves as far as the broker knows (""
-    for none), `now_s` in seconds since 1970. A clock that was set meanwhile loosens the bounds on time, once. `insists`: it asks
-    for this very broker, as an administrator has told it, and not because it takes the primary for failed; then there are no
-    bounds on time for the manager that the cluster agrees on.
+    `settings` by key; `terms`: the history, newest last; `hears`: the serving primary as far as the broker knows (""
+    for none); `now_s` in seconds since 1970. If a clock was set in the meantime, the limits on time may be loosened
+    once. `insists`: the manager requests this particular broker because an administrator told it to, and not because it
+    considers the primary failed. Then the limits on time do not apply to the manager that has the authority.
     """
     if PAUSE in settings:
         return told_pause(settings[PAUSE])
@@ -140,7 +142,7 @@ def objection(
 
 
 def told_pause(value: Mapping[str, Any]) -> str:
-    """Why nobody promotes while this pause lasts."""
+    """Why no manager promotes during this pause."""
     why = f" ({value['reason']})" if value.get("reason") else ""
     return f"the cluster is paused since {value.get('since', '?')}{why}: qpid-ha resume ends that"
 

@@ -21,20 +21,22 @@ class State(StrEnum):
     JOINING = "joining"
     """No live primary is known."""
     CATCHUP = "catchup"
-    """A primary is known; what it has committed is not all on this broker's disk."""
+    """A primary is known. Not all its committed batches are on this broker's disk."""
     READY = "ready"
-    """All that the primary has said to be committed is on this broker's disk, or nearly so (`ready_lag_batches`)."""
+    """All batches that the primary reported as committed are on this broker's disk, or nearly all
+    (`ready_lag_batches`).
+    """
     RECOVERING = "recovering"
     """Promoted; the first batch of the new epoch is not committed yet."""
     ACTIVE = "active"
     """The primary."""
     STANDALONE = "standalone"
-    """The primary of a log that is this broker's alone."""
+    """The primary of a log that only this broker has."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaveHardState:
-    """Write epoch, vote and, on a witness, what it attests, and sync, before anything else is done."""
+    """Write the epoch, the vote and, on a witness, what it attests, and sync them before anything else is done."""
 
     epoch: int
     voted_for: str | None
@@ -43,14 +45,15 @@ class SaveHardState:
 
 @dataclass(frozen=True, slots=True)
 class StoreWhole:
-    """This store has caught up with a primary: note, synced, that it is neither `blank` nor below a `vote_floor` any more."""
+    """This store has caught up with a primary: record durably that it is no longer `blank` or below a `vote_floor`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreEntries:
-    """Append these batches to the journal and call `Replica.stored` when they are synced.
+    """Append these batches to the journal, and call `Replica.stored` when they are synced.
 
-    On a backup they are those of the Append just stepped; on a primary the one just proposed.
+    On a backup they are the batches of the Append that was just stepped; on a primary, the batch that was just
+    proposed.
     """
 
     first: int
@@ -59,7 +62,7 @@ class StoreEntries:
 
 @dataclass(frozen=True, slots=True)
 class TruncateLog:
-    """Take this batch and all after it out of the journal, before any StoreEntries that follows (§5.3)."""
+    """Remove this batch and all after it from the journal, before any StoreEntries that follows (§5.3)."""
 
     from_index: int
 
@@ -73,7 +76,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a message that needs no bytes beside it."""
+    """Send a message without additional bytes."""
 
     peer: str
     message: Message
@@ -81,7 +84,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Strange:
-    """This member speaks as the primary of another cluster, whose id is `cluster_id` ("": none yet): close the link to it."""
+    """This member is the primary of another cluster, whose id is `cluster_id` ("": none yet): close the link to it."""
 
     peer: str
     cluster_id: str
@@ -89,8 +92,8 @@ class Strange:
 
 @dataclass(frozen=True, slots=True)
 class SendEntries:
-    """Send this Append with the bytes of its batches, from the cache or the journal, in the order of all that is sent to this
-    peer.
+    """Send this Append with the bytes of its batches, from the cache or the journal, in order with everything else that
+    is sent to this peer.
     """
 
     peer: str
@@ -99,9 +102,9 @@ class SendEntries:
 
 @dataclass(frozen=True, slots=True)
 class SendSnapshot:
-    """Send a chunk of the checkpoint of `index` from `offset` on.
+    """Send a chunk of the checkpoint of `index`, beginning at `offset`.
 
-    When `index` is 0, or that checkpoint is gone: the newest checkpoint from its beginning.
+    If `index` is 0, or this checkpoint no longer exists: send the newest checkpoint from its beginning.
     """
 
     peer: str
@@ -112,10 +115,11 @@ class SendSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class StoreChunk:
-    """Write the bytes of the SnapshotChunk just stepped at its offset (0: of a new file), then call `Replica.chunk_stored`.
+    """Write the bytes of the SnapshotChunk that was just stepped at its offset (0: in a new file), then call
+    `Replica.chunk_stored`.
 
-    When it is the last: sync, check the whole checkpoint, and call `Replica.snapshot_stored` instead. `snapshot_failed` when
-    either cannot be done.
+    After the last chunk: sync, check the whole checkpoint, and call `Replica.snapshot_stored` instead. Call
+    `snapshot_failed` if either fails.
     """
 
     chunk: SnapshotChunk
@@ -123,12 +127,12 @@ class StoreChunk:
 
 @dataclass(frozen=True, slots=True)
 class LeaveSnapshot:
-    """The log has overtaken the snapshot of which chunks were stored: remove them. Should more come, they begin anew."""
+    """The log has passed the snapshot whose chunks were stored: delete them. If more chunks arrive, they begin again."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """The checkpoint received replaces all that was stored and applied: the log goes on after `index` (§7)."""
+    """The received checkpoint replaces everything that was stored and applied: the log continues after `index` (§7)."""
 
     index: int
     epoch: int
@@ -146,7 +150,7 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True)
 class TermEnded:
-    """This member is no primary any more, for that reason; `planned` when it has handed over or was removed."""
+    """This member is no longer the primary, for this reason. `planned`: it has handed over or was removed."""
 
     reason: str
     planned: bool
@@ -154,15 +158,17 @@ class TermEnded:
 
 @dataclass(frozen=True, slots=True)
 class WritableChanged:
-    """Whether batches may be proposed: not before the primary is active, nor once its clients are quiet and it lets go."""
+    """Whether batches may be proposed: not before the primary is active, and not after its clients are quiet and it
+    hands over.
+    """
 
     writable: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Quiesce:
-    """This primary is to hand over: let its clients settle what they have, for at most `within_s` seconds, and call
-    `Replica.quiesced` when nothing that they sent waits to be committed or to be answered.
+    """This primary will hand over: let its clients settle their messages, for at most `within_s` seconds. Call
+    `Replica.quiesced` when no message of the clients waits for its commit or its answer.
     """
 
     within_s: float
@@ -170,14 +176,14 @@ class Quiesce:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The handover for which the edge was asked to `Quiesce` was called off: serve the clients again."""
+    """The handover for which the edge was asked to `Quiesce` was cancelled: serve the clients again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProposeMembers:
-    """Seal a batch that carries this membership (with a new cluster id if it has none) and call `Replica.propose` with it.
+    """Seal a batch with this membership (with a new cluster id if it has none), and call `Replica.propose` with it.
 
-    To be done as soon as the list of effects is through, before any other proposal.
+    Do this as soon as the list of effects is done, before any other proposal.
     """
 
     members: Membership
@@ -185,21 +191,21 @@ class ProposeMembers:
 
 @dataclass(frozen=True, slots=True)
 class MembershipChanged:
-    """These members are in force: keep links to them, and only to them."""
+    """These members are in force: keep links to them, and to no others."""
 
     members: Membership
 
 
 @dataclass(frozen=True, slots=True)
 class MembersCommitted:
-    """A witness, which has no log, was told that this membership is committed."""
+    """A witness, which has no log, learned that this membership is committed."""
 
     members: Membership
 
 
 @dataclass(frozen=True, slots=True)
 class PromotionEnded:
-    """A `Replica.promote` has come to its end. `reason` says why it was refused, or how it was won."""
+    """A `Replica.promote` has ended. `reason` says why it was refused, or how it was won."""
 
     request_id: str
     won: bool
@@ -208,7 +214,7 @@ class PromotionEnded:
 
 @dataclass(frozen=True, slots=True)
 class TransferEnded:
-    """A `Replica.transfer`, or a backup's request for one, has come to its end at the primary that was to hand over."""
+    """A `Replica.transfer`, or a backup's request for one, has ended at the primary that was asked to hand over."""
 
     candidate: str
     done: bool
@@ -217,7 +223,7 @@ class TransferEnded:
 
 @dataclass(frozen=True, slots=True)
 class MembershipEnded:
-    """A `Replica.add_member` or `remove_member` has come to its end: `done` when committed, else `reason` says why not."""
+    """A `Replica.add_member` or `remove_member` has ended: `done` if it was committed, else `reason` says why not."""
 
     request_id: str
     done: bool

@@ -1,22 +1,24 @@
-"""Who gets a vote, and how a campaign for votes goes.
+"""The rules for votes, and the course of a campaign.
 
-There is no election timeout: a campaign begins because somebody asked for it. It has two rounds. In the first (pre-vote,
-dissertation §9.6) the candidate asks whether it would be elected, which changes nothing anywhere; only with a majority of those
-answers does it begin a new epoch and ask for votes (§5.2). A candidate that the primary itself has named skips the first round
-(dissertation §3.10).
+There is no election timeout: a campaign begins only on request. It has two rounds. In the first one (pre-vote,
+dissertation §9.6) the candidate asks whether it would be elected, which changes no state. Only with a majority of those
+answers does it begin a new epoch and ask for votes (§5.2). A candidate that the primary itself has named skips the
+first round (dissertation §3.10).
 
-A voter refuses, whatever the epoch, a candidate whose log is older than its own (§5.4.1), and, while its own store is short of
-what it once held (`vote_floor`), one whose log is short of that too: the voter may have helped to commit what both lack now.
+In any epoch, a voter refuses a candidate whose log is older than its own (§5.4.1). While its own store lacks a part of
+what it once had (`vote_floor`), it also refuses a candidate whose log lacks that part, because the voter may have
+helped to commit what both lack now.
 
-A voter whose store is blank does not know what it once helped to commit: it may be the replacement of a lost one. Its vote is
-provisional: it counts only when every voter grants, so that no log anywhere is newer than the candidate's. So is a blank
-candidate's own vote. A cluster therefore begins when all its members are there (docs/adr/0017). Without provisional votes a
-cluster whose first primary is killed before it could tell the others of its first commit would never elect anybody again.
+A voter with a blank store does not know what it once helped to commit, because it may be the replacement of a lost
+store. Its vote is provisional: it counts only if every voter grants, so that no log is newer than the candidate's. The
+own vote of a blank candidate is provisional too. So a cluster begins when all its members are present (docs/adr/0017).
+Provisional votes are needed: otherwise, if a cluster's first primary were killed before it could report its first
+commit, no member could ever be elected again.
 
-A forced campaign (`Replica.bootstrap`) counts provisional votes as votes, and any refusal as its end. It asks every voter for
-`listen_s` before it goes on without those that are silent, and from then on belongs to a cluster with a new id.
+A forced campaign (`Replica.bootstrap`) counts provisional votes as votes, and ends with any refusal. It asks every
+voter for `listen_s` before it continues without the silent ones. From then on it belongs to a cluster with a new id.
 
-Two clusters that began separately never mix: a store that belongs to a cluster answers no other one (`stranger`).
+Two clusters that began separately never mix: a store that belongs to a cluster answers no other cluster (`stranger`).
 """
 
 from __future__ import annotations
@@ -37,12 +39,14 @@ def objection(theirs: Position, mine: Position, floor: Position | None) -> str:
 
 
 def stranger(theirs: str | None, mine: str) -> str:
-    """Why a candidate of the cluster `theirs` gets no vote from a store of the cluster `mine`, or "". Ids, as in messages.py."""
+    """Why a candidate of the cluster `theirs` gets no vote from a store of the cluster `mine`, or "". The ids are those
+    of messages.py.
+    """
     return f"it belongs to cluster {mine}, you to cluster {theirs}" if theirs and mine and theirs != mine else ""
 
 
 def unfitness(mine: Position, floor: Position | None) -> str:
-    """Why a store whose log ends at `mine` must not stand for election, or ""."""
+    """Why a store whose log ends at `mine` must not be a candidate, or ""."""
     if floor is not None and mine < floor:
         return f"this broker's store has lost a part: it once held {floor} and now ends at {mine}"
     return ""
@@ -56,10 +60,10 @@ class Round(StrEnum):
 
 
 class Campaign:
-    """One attempt to be elected. `number` marks its pre-votes, `deadline` ends it; a `forced` one waits for everybody's answer
-    until `listen_until` and then goes on `without` those that gave none. `transfer`: the primary has asked for it. `unfit`: why
-    the candidate must not be elected, so that it only learns what others hold. `replies`: what voters have last answered to
-    pre-votes. Times in seconds.
+    """One attempt to be elected. `number` marks its pre-votes, and `deadline` ends it. A `forced` one waits for
+    everybody's answer until `listen_until`, and then continues `without` those that gave none. `transfer`: the primary
+    has asked for it. `unfit`: why the candidate must not be elected; then it only learns what others have. `replies`:
+    the last answers of voters to pre-votes. Times are in seconds.
     """
 
     __slots__ = (
@@ -108,11 +112,11 @@ class Campaign:
         self.tally = Tally(voters)
 
     def count(self, voter: str, granted: bool, *, provisional: bool, reason: str = "") -> None:
-        """Note a voter's answer."""
+        """Count a voter's answer."""
         self.tally.count(voter, granted, provisional=provisional and not self.forced, reason=reason)
 
     def won(self, now: float) -> bool:
-        """Whether this round is won. A forced campaign goes on without the silent ones only after `listen_until`."""
+        """Whether this round is won. A forced campaign continues without the silent members only after `listen_until`."""
         tally = self.tally
         if not self.forced:
             return tally.won and not self.unfit
@@ -121,16 +125,16 @@ class Campaign:
 
     @property
     def is_heard_of(self) -> bool:
-        """Whether a voter says that there is a primary."""
+        """Whether a voter reports a primary."""
         return any(reply.hears for reply in self.replies.values())
 
     @property
     def lost(self) -> bool:
-        """Whether this round cannot be won any more."""
+        """Whether this round can no longer be won."""
         return bool(self.tally.refused) if self.forced else self.tally.lost
 
     def verdict(self, me: str, connected: set[str]) -> str:
-        """For people: who did not vote for us, and why."""
+        """For people: which members did not vote for this one, and why."""
         refusals = [f"{voter} refused: {reason}" for voter, reason in sorted(self.tally.refused.items())]
         refusals += [
             f"{voter} has an empty store, so its vote counts only if all members vote" for voter in sorted(self.tally.provisional)
@@ -143,7 +147,7 @@ class Campaign:
         return text + self._way_out(me)
 
     def _way_out(self, me: str) -> str:
-        """What to do when only new stores were heard: one of the silent members may hold the cluster's data."""
+        """What to do if only new stores have answered: one of the silent members may have the cluster's data."""
         tally = self.tally
         if self.forced or tally.granted or tally.refused or not tally.silent:
             return ""

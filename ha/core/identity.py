@@ -1,15 +1,16 @@
-"""Who may speak as a member: the certificate that a broker has shown against the address that it says it is.
+"""Checks whether a broker may act as a member: compares its certificate with the address that it claims.
 
-A member is known by its address, `host:port`. Its certificate binds it to that address, by the first of these that it has:
+A member is known by its address, `host:port`. Its certificate is bound to that address by the first of these that it
+has:
 
-1. URIs `amqps://host:port` among its alternative names: these addresses and no others. So several brokers of one host can be told
-   from one another.
-2. DNS names and IP addresses among them: any port of these hosts. A name with a wildcard is nobody's.
-3. its common name: any port of that host.
+1. URIs `amqps://host:port` among its alternative names: valid for these addresses only. So several brokers on one host
+   can be distinguished.
+2. DNS names and IP addresses among them: valid for any port of these hosts. Names with a wildcard do not count.
+3. its common name: valid for any port of that host.
 
-And it must be good for a server, which a client's certificate is not. Without a certificate nobody is a member.
+It must also be valid for a server, which a client's certificate is not. Without a certificate, no broker is a member.
 
-Source: RFC 9525 (names of services), of which wildcards are left out: a member is one broker.
+Source: RFC 9525 (names of services), without wildcards, because a member is one broker.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from broker.core.urls import Address
 
 
 def objection_to_member(address: str, certificate: Certificate | None) -> str:
-    """Why who has shown this certificate is not the member of that address, in words that follow its address; "" when it is."""
+    """Why the owner of this certificate is not the member with that address, in words that follow its address; "" if it
+    is.
+    """
     if certificate is None:
         return "presented no certificate, which links between these brokers need"
     if not certificate.serves:
@@ -54,7 +57,7 @@ def _addresses(uris: tuple[str, ...]) -> Iterator[Address]:
 
 
 def _host(name: str) -> str:
-    """One spelling of a host: IP addresses have several, and names know no case."""
+    """A host in one spelling: IP addresses have several, and names ignore case."""
     try:
         return str(ip_address(name))
     except ValueError:

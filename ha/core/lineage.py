@@ -1,15 +1,16 @@
-"""A takeover by force: one broker begins a new lineage of its cluster, with what it has, and gives the others up.
+"""A takeover by force: one broker begins a new lineage of its cluster with its own data, and gives the other brokers
+up.
 
-It is for a site that is lost: the voters that a majority needs do not come back, and a broker that followed (a learner, which no
-election helps) is to serve with what it holds. Nobody is asked for a vote. What the lost voters had accepted and this broker has
-not heard of is lost, and may come to light again when they do.
+It is for a lost site: the voters that a majority needs do not return, and a broker that followed (a learner, which
+cannot be elected) must serve with the data that it has. It asks for no votes. Messages that the lost voters had
+accepted and that this broker did not get are lost. They may reappear if those voters return.
 
-Life of a takeover: an operator asks one broker for it; `obstacle` says why not; the edge gives the store the id of a new cluster,
-durably; the broker begins a new epoch as the primary, and the first batch of it carries a membership of this broker alone, with
-that id. From the moment that it is on this disk, it is committed, and all before it.
+Life of a takeover: an operator requests it at one broker. `obstacle` says why it is refused. The edge durably gives the
+store the id of a new cluster. The broker begins a new epoch as the primary, and its first batch has a membership of
+this broker only, with that id. When this batch is on this broker's disk, it is committed, and all batches before it.
 
-Invariant: the new id is on disk before the first batch of the new lineage is made. A member of the old cluster therefore never
-exchanges a vote or a batch with the new one (`election.stranger`), whatever becomes of this process in between.
+Invariant: the new id is on disk before the first batch of the new lineage is made. So a member of the old cluster never
+exchanges a vote or a batch with the new one (`election.stranger`), even if this process ends in between.
 """
 
 from __future__ import annotations

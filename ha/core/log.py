@@ -1,11 +1,11 @@
-"""The log as the core sees it: which epoch each index has, how large it is, and which membership is in force.
+"""The log as the core sees it: the epoch and size of each entry, and the membership in force.
 
-Life of a log: it begins after a base entry (index 0, or where a snapshot ends), grows by `append`, loses a divergent tail by
-`truncate` (§5.3), loses its front by `compact` when a checkpoint covers it, and is replaced by `restore` when a snapshot is
-installed (§7).
+Life of a log: it begins after a base entry (index 0, or the end of a snapshot). It grows by `append`, loses a divergent
+tail by `truncate` (§5.3), loses its front by `compact` when a checkpoint covers it, and is replaced by `restore` when a
+snapshot is installed (§7).
 
-Invariants: indexes are consecutive; epochs never fall from one entry to the next, so they are kept as ranges; sizes are kept as
-running totals, so the bytes and records between any two places cost two look-ups. An entry costs 16 bytes.
+Invariants: indexes are consecutive. Epochs never fall from one entry to the next, so they are kept as ranges. Sizes are
+kept as running totals, so the bytes and records between any two positions cost two look-ups. An entry costs 16 bytes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class Log:
         self.restore(snapshot_index, snapshot_epoch, members, members_index)
 
     def restore(self, index: int, epoch: int, members: Membership, members_index: int | None = None) -> None:
-        """Forget every entry; go on after this one, which a snapshot covers, or a witness attests. `members_index`: where the
-        membership stands, if that is known."""
+        """Forget every entry, and continue after this one, which a snapshot covers or a witness attests.
+        `members_index`: the index of the membership, if it is known.
+        """
         self.base_index = self.last_index = index
         self.last_epoch = epoch
         self._starts = [index]
@@ -40,7 +41,7 @@ class Log:
 
     @property
     def first_index(self) -> int:
-        """The index of the oldest entry retained, or the next one to come when there is none."""
+        """The index of the oldest retained entry, or of the next entry if there is none."""
         return self.base_index + 1
 
     @property
@@ -76,7 +77,7 @@ class Log:
             self._memberships.append((entry.index, entry.members))
 
     def truncate(self, from_index: int) -> None:
-        """Drop the entry at `from_index` and all after it; a membership among them is in force no more."""
+        """Remove the entry at `from_index` and all after it. A membership among them is no longer in force."""
         assert self.base_index < from_index <= self.last_index, (
             f"entry {from_index} is not in {self.first_index}..{self.last_index}"
         )
@@ -91,7 +92,7 @@ class Log:
         self.last_epoch = self._epochs[-1]
 
     def compact(self, first_index: int) -> None:
-        """Forget the entries before `first_index`, as far as they are there."""
+        """Forget the entries before `first_index`, if they are still there."""
         base = min(first_index - 1, self.last_index)
         dropped = base - self.base_index
         if dropped <= 0:
@@ -107,7 +108,7 @@ class Log:
         self.base_index = base
 
     def epoch_at(self, index: int) -> int | None:
-        """The epoch of the entry at `index`, the base included; None when it is compacted or not there yet."""
+        """The epoch of the entry at `index`, including the base; None if it is compacted or does not exist yet."""
         if index > self.last_index or index < self.base_index:
             return None
         if index >= self._starts[-1]:
@@ -115,10 +116,10 @@ class Log:
         return self._epochs[bisect_right(self._starts, index) - 1]
 
     def agreement(self, hint_index: int, hint_epoch: int) -> int:
-        """The last index, at most `hint_index`, whose epoch is at most `hint_epoch`: where another log may agree with this one
-        (§5.3).
+        """The last index, at most `hint_index`, whose epoch is at most `hint_epoch`: another log may agree with this
+        one there (§5.3).
 
-        Steps over whole epochs. May lie before the base; then nothing in this log can tell.
+        It steps over whole epochs. The result may be before the base; then this log cannot tell.
         """
         position = bisect_right(self._epochs, hint_epoch)
         if position == 0:
@@ -135,7 +136,9 @@ class Log:
         return self._between(self._records_to, after, through)
 
     def totals_at(self, index: int) -> tuple[int, int]:
-        """The records and bytes of all entries up to `index`, from some fixed place before the base on: for differences."""
+        """The records and bytes of all entries up to `index`, from a fixed position before the base on: only for
+        differences.
+        """
         position = min(max(index, self.base_index), self.last_index) - self.base_index
         return self._records_to[position], self._bytes_to[position]
 
@@ -144,7 +147,7 @@ class Log:
         return totals[through - self.base_index] - totals[start - self.base_index] if through > start else 0
 
     def last_within(self, after: int, nbytes: int) -> int:
-        """The last entry such that those after `after` up to it make at most `nbytes`; at least `after + 1`."""
+        """The last entry for which the entries after `after` up to it have at most `nbytes`; at least `after + 1`."""
         limit = self._bytes_to[after - self.base_index] + nbytes
         fits = self.base_index + bisect_right(self._bytes_to, limit, after - self.base_index) - 1
         return min(max(fits, after + 1), self.last_index)

@@ -1,7 +1,8 @@
-"""What every member has, whatever its role (Raft, Figure 2): the persistent state, the commit index, and the list of effects.
+"""The state of every member, in any role (Raft, Figure 2): the persistent state, the commit index, and the list of
+effects.
 
-`Backup` and `Primary` work on one shared `Member`. Its methods keep state and effects together, so that neither changes without
-the other: whoever moves the commit index tells the edge, whoever changes epoch or vote has it saved.
+`Backup` and `Primary` work on one shared `Member`. Its methods change state and add effects together, so that neither
+changes without the other: a new commit index is reported to the edge, and a new epoch or vote is saved.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from ha.core.settings import ReplicaSettings
 
 
 class Member:
-    """The state that outlives roles. `durable_index` is how far the journal is synced, `connected` whom messages can reach,
-    `cluster_id` the cluster that the store belongs to for good: that of the first membership that it knows to be committed;
-    `halted` why this member applies nothing more ("": it does); `heard_at` when it last heard a primary, or was one (None: not
-    since its start); `attested` what a witness has instead of a log.
+    """The state that outlives roles. `durable_index`: the journal is synced up to here; `connected`: the members that
+    messages can reach; `cluster_id`: the cluster to which the store belongs permanently, that of the first membership
+    that it knows to be committed; `halted`: why this member applies nothing more ("": it does); `heard_at`: when it
+    last heard a primary or was one (None: not since its start); `attested`: the position that a witness has instead of
+    a log.
     """
 
     __slots__ = (
@@ -55,28 +57,28 @@ class Member:
         self._effects: list[Effect] = []
 
     def emit(self, effect: Effect) -> None:
-        """Add to what the edge is to do."""
+        """Add an effect for the edge."""
         self._effects.append(effect)
 
     def take(self) -> list[Effect]:
-        """What the edge is to do, in order."""
+        """Take the effects for the edge, in order."""
         taken = self._effects
         self._effects = []
         return taken
 
     def send(self, peer: str, message: Message) -> None:
-        """Send a message that needs no bytes beside it."""
+        """Send a message without additional bytes."""
         self._effects.append(Send(peer, message))
 
     def save(self, epoch: int, voted_for: str | None) -> None:
-        """Enter an epoch, or vote in it; synced before whatever is emitted after this."""
+        """Enter an epoch, or vote in it. This is synced before the following effects."""
         assert epoch >= self.epoch, f"epoch {epoch} cannot follow epoch {self.epoch}"
         self.epoch = epoch
         self.voted_for = voted_for
         self._effects.append(SaveHardState(epoch, voted_for, self.attested))
 
     def attest(self, attested: Attested) -> None:
-        """As a witness, attest this; synced before whatever is emitted after this."""
+        """As a witness, attest this. It is synced before the following effects."""
         before = self.log.members
         self.attested = attested
         self._effects.append(SaveHardState(self.epoch, self.voted_for, attested))
@@ -86,7 +88,7 @@ class Member:
             self._effects.append(MembershipChanged(attested.members))
 
     def silence_s(self, now: float) -> float | None:
-        """Since when no primary was heard, nor this member was one, in seconds; None: not since its start."""
+        """The seconds since a primary was last heard, or since this member was one; None: not since its start."""
         return None if self.heard_at is None else now - self.heard_at
 
     @property
@@ -96,17 +98,17 @@ class Member:
 
     @property
     def claimed_id(self) -> str:
-        """The id of the cluster that this member speaks for: its own, or the one that its log names, committed or not."""
+        """The id of the cluster for which this member acts: its own, or the one that its log names, committed or not."""
         return self.cluster_id or self.log.members.cluster_id
 
     def append(self, entry: Entry) -> None:
-        """An entry enters the log; a membership that it carries is in force at once."""
+        """Append an entry to the log. A membership in it is in force at once."""
         self.log.append(entry)
         if entry.members is not None:
             self._effects.append(MembershipChanged(entry.members))
 
     def truncate(self, from_index: int) -> None:
-        """Take a divergent tail off the log (§5.3). What is committed never diverges (§5.4.3)."""
+        """Remove a divergent tail from the log (§5.3). Committed entries never diverge (§5.4.3)."""
         assert from_index > self.commit_index, f"entry {from_index} is committed ({self.commit_index}) and cannot be taken back"
         before = self.log.members
         self.log.truncate(from_index)
@@ -116,14 +118,14 @@ class Member:
             self._effects.append(MembershipChanged(self.log.members))
 
     def stored(self, index: int, epoch: int) -> bool:
-        """The journal is synced up to this entry. Returns whether that is news: it may have been truncated since."""
+        """The journal is synced up to this entry. Returns whether this is new: the entry may have been truncated since."""
         if index <= self.durable_index or self.log.epoch_at(index) != epoch:
             return False
         self.durable_index = index
         return True
 
     def commit_to(self, index: int) -> bool:
-        """Everything up to `index` is committed. Returns whether that is news."""
+        """Everything up to `index` is committed. Returns whether this is new."""
         if index <= self.commit_index:
             return False
         self.commit_index = index
@@ -132,7 +134,7 @@ class Member:
         return True
 
     def make_whole(self) -> None:
-        """This store has caught up: it may judge and stand again."""
+        """This store has caught up: it may vote without restrictions and be a candidate again."""
         if self.blank or self.floor is not None:
             self.blank = False
             self.floor = None

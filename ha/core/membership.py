@@ -1,16 +1,17 @@
-"""Who belongs to a cluster: voters, one of which may be a witness, learners, and the cluster's id.
+"""The members of a cluster: voters, one of which may be a witness, learners, and the cluster's id.
 
-A membership is carried by a log entry and is in force from the moment that the entry is appended, committed or not (dissertation
-§4.1); when the entry is truncated, the one before it is in force again. At index 0 stands the membership of the brokers URL,
-without a cluster id; the first entry of every epoch repeats the membership, so the first primary's gives every store the id.
+A membership is part of a log entry. It is in force as soon as the entry is appended, committed or not (dissertation
+§4.1). If the entry is truncated, the previous membership is in force again. At index 0 is the membership of the brokers
+URL, without a cluster id. The first entry of every epoch repeats the membership, so the first primary's entry gives
+every store the id.
 
-A learner is on its way to a vote, or stays one: a broker of a second site, which follows the first one (`standby`).
+A learner will get a vote, or stays a learner: a broker of a second site, which follows the first one (`standby`).
 
 A witness (see `witness.py`) has a vote and no messages. It has nothing to catch up with, so it is never a learner.
 
-Invariants: addresses are sorted and appear once; one step away from a membership adds, removes, promotes or demotes one member
-only, so that any majority before the step and any majority after it share a voter (dissertation §4.1); there is one witness at
-most, and a voter beside it; with a witness the addresses are short enough for its record (`MAX_TEXT`).
+Invariants: addresses are sorted and appear once. One change of a membership adds, removes, promotes or demotes only one
+member, so that any majority before the change and any majority after it share a voter (dissertation §4.1). There is at
+most one witness, and a voter beside it. With a witness, the addresses are short enough for its record (`MAX_TEXT`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from enum import Enum
 from typing import Any, assert_never
 
 MAX_TEXT = 3000
-"""So many bytes of addresses fit the record of a witness, which has a block of its disk."""
+"""The maximum bytes of addresses in the record of a witness, which has one block of its disk."""
 _QUOTES = 4
-"""Bytes around each of them."""
+"""The bytes around each address."""
 
 
 class BadMembership(ValueError):
@@ -31,7 +32,7 @@ class BadMembership(ValueError):
 
 
 class Change(Enum):
-    """What can be done to a membership on request, with one address."""
+    """The possible changes of a membership, each with one address."""
 
     ADD = "as a learner, which becomes a voter when it has caught up"
     ADD_WITNESS = "as the witness"
@@ -43,8 +44,8 @@ class Change(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The members of a cluster, by address `host:port`. `cluster_id` is "" until a primary has given one; `witness` is the voter
-    that stores no messages, "" without one; `standby` are those of the learners that stay learners.
+    """The members of a cluster, by address `host:port`. `cluster_id` is "" until a primary has given one; `witness` is
+    the voter that stores no messages, "" without one; `standby` are the learners that stay learners.
     """
 
     voters: tuple[str, ...]
@@ -62,7 +63,7 @@ class Membership:
         witness: str = "",
         standby: Iterable[str] = (),
     ) -> Membership:
-        """A membership of these addresses, in any order. BadMembership when one appears twice or nobody votes."""
+        """A membership of these addresses, in any order. BadMembership if one appears twice or there is no voter."""
         made = cls(tuple(sorted(voters)), tuple(sorted(learners)), cluster_id, witness, tuple(sorted(standby)))
         if not made.voters:
             raise BadMembership("a cluster needs at least one voting member")
@@ -79,7 +80,7 @@ class Membership:
 
     @classmethod
     def from_dict(cls, fields: Any) -> Membership:
-        """The membership that `to_dict` described. BadMembership when `fields` is not such a description."""
+        """The membership that `to_dict` described. BadMembership if `fields` is not such a description."""
         standby = fields.get("standby", []) if isinstance(fields, dict) else []
         match fields:
             case {"voters": list(voters), "learners": list(learners), "cluster_id": str(cluster_id)} if isinstance(
@@ -114,17 +115,17 @@ class Membership:
 
     @property
     def majority(self) -> int:
-        """How many voters make a majority."""
+        """The number of voters that are a majority."""
         return len(self.voters) // 2 + 1
 
     def role(self, address: str) -> str:
-        """ "voter", "witness" (which votes too), "learner", or "" for a stranger."""
+        """Its role: "voter", "witness" (which also votes), "learner", or "" for a broker that is not a member."""
         if address in self.voters:
             return "witness" if address == self.witness else "voter"
         return "learner" if address in self.learners else ""
 
     def changed(self, change: Change, address: str) -> Membership:
-        """One step away."""
+        """The membership after one change."""
         match change:
             case Change.ADD:
                 return self.with_learner(address)

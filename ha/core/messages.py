@@ -1,14 +1,15 @@
-"""What the members of a cluster say to each other.
+"""The messages between the members of a cluster.
 
-Every message carries its sender's epoch. PreVote, Vote and Append carry the id of the cluster that the sender speaks for: "" as
-long as it knows none, None from a release that does not say; SnapshotChunk and Attest have it in their membership. Requests that
-are refused are answered with a `reason`, written for people. The bytes of batches and of snapshots travel beside an `Append` or a
-`SnapshotChunk` and never enter the core: the receiving edge checks them and fills `Append.entries` from their headers before it
-steps the message.
+Every message has its sender's epoch. PreVote, Vote and Append have the id of the cluster for which the sender acts: ""
+if it knows none, None from a release that does not send it. SnapshotChunk and Attest have it in their membership.
+Refused requests are answered with a `reason` for people. The bytes of batches and snapshots travel beside an `Append`
+or a `SnapshotChunk` and never enter the core. The receiving edge checks them, and fills `Append.entries` from their
+headers before it steps the message.
 
-On the wire a message is the JSON object of its fields with its `kind` (see ha.amqp.replication_link). A release may add fields
-that have a default: members of wire version 2 ignore those that they do not know, and to one of version 1 those of `SINCE_WIRE_2`
-are not sent. A new kind, or a field that changes what a message means, takes a new `versions.WIRE_VERSION`.
+On the wire, a message is the JSON object of its fields with its `kind` (see ha.amqp.replication_link). A release may
+add fields that have a default: members of wire version 2 ignore fields that they do not know, and the fields in
+`SINCE_WIRE_2` are not sent to a member of version 1. A new kind, or a field that changes the meaning of a message,
+needs a new `versions.WIRE_VERSION`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ import msgspec
 from ha.core.membership import Membership
 
 SINCE_WIRE_2 = ("cluster_id", "checkpoint", "hears", "end_index", "end_epoch", "stand", "later")
-"""Fields of messages that release 0.1 does not have, and does not bear."""
+"""Fields of messages that release 0.1 does not have and does not accept."""
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One entry of the log, without its bytes: `nbytes` is the size of the sealed batch, `members` one that it carries."""
+    """One entry of the log, without its bytes: `nbytes` is the size of the sealed batch, `members` the membership in
+    it, if any.
+    """
 
     index: int
     epoch: int
@@ -47,8 +50,8 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Attested:
-    """What a witness has on its disk (see `witness.py`): the log of `primary`, in its `epoch`, was on that broker's disk up to
-    `index`. `members` were in force then, and stand in the log at `members_index`.
+    """The position on the disk of a witness (see `witness.py`): the log of `primary`, in its `epoch`, was on that
+    broker's disk up to `index`. `members` were in force then, and are in the log at `members_index`.
     """
 
     epoch: int
@@ -59,7 +62,9 @@ class Attested:
 
 
 class PreVote(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
-    """Would you vote for me in a new epoch? (dissertation §9.6) Changes nothing at the one asked. `campaign` comes back."""
+    """Asks whether the receiver would vote for the sender in a new epoch (dissertation §9.6). It changes nothing at the
+    receiver. The answer repeats `campaign`.
+    """
 
     epoch: int
     campaign: int
@@ -69,9 +74,11 @@ class PreVote(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
 
 
 class PreVoteReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
-    """`epoch` is the voter's own, so that the candidate picks one above all of them. `provisional`: see `election.py`.
+    """`epoch` is the voter's own, so that the candidate can choose one above all of them. `provisional`: see
+    `election.py`.
 
-    `hears`: the primary that the voter hears, or is ("": none). `end_index`, `end_epoch`: where its log ends (0: not said).
+    `hears`: the primary that the voter hears, or is ("": none). `end_index`, `end_epoch`: the end of its log (0: not
+    sent).
     """
 
     epoch: int
@@ -85,7 +92,7 @@ class PreVoteReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
 
 
 class Vote(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
-    """RequestVote (§5.2). `transfer` says that the primary has asked for this election (dissertation §3.10, §4.2.3)."""
+    """RequestVote (§5.2). `transfer`: the primary has asked for this election (dissertation §3.10, §4.2.3)."""
 
     epoch: int
     last_index: int
@@ -95,7 +102,7 @@ class Vote(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
 
 
 class VoteReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
-    """`epoch` is the voter's own after its decision, `for_epoch` the one that was asked for."""
+    """`epoch` is the voter's own after its decision, `for_epoch` the requested one."""
 
     epoch: int
     for_epoch: int
@@ -107,9 +114,9 @@ class VoteReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
 class Append(msgspec.Struct, frozen=True, tag_field="kind", tag=True, omit_defaults=True):
     """AppendEntries (§5.3): the batches `first` .. `last`, which follow the entry `prev_index` of epoch `prev_epoch`.
 
-    With `last == prev_index` there are none: a heartbeat, and at the same time the probe that finds where two logs agree.
-    `round` numbers heartbeats from 1 on and is 0 on an Append that carries batches. `entries` describes the batches at the
-    receiver, and is empty, and hence not sent, in what `SendEntries` hands to the sending edge.
+    With `last == prev_index` there are no batches. This is a heartbeat, and at the same time the probe that finds where
+    two logs agree. `round` numbers heartbeats from 1 on, and is 0 in an Append with batches. `entries` describes the
+    batches at the receiver. It is empty, and so not sent, in an Append that `SendEntries` gives to the sending edge.
     """
 
     epoch: int
@@ -124,13 +131,12 @@ class Append(msgspec.Struct, frozen=True, tag_field="kind", tag=True, omit_defau
 
 
 class AppendReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
-    """Where a backup stands.
+    """The position of a backup.
 
-    `match_index`: agrees with the primary up to here, on disk. `received_index`: the same, on disk or on its way there.
-    When not `accepted`: the two logs do not agree at `prev_index`; the last place where they may is `hint_index` or, going back
-    further, the last entry of the primary whose epoch is at most `hint_epoch` (§5.3, "the follower can include the term of the
-    conflicting entry").
-    `round` is that of the heartbeat being answered, else 0.
+    `match_index`: the backup agrees with the primary up to here, on disk. `received_index`: the same, on disk or on its
+    way there. If not `accepted`: the two logs do not agree at `prev_index`. The last place where they may agree is
+    `hint_index` or, further back, the last entry of the primary whose epoch is at most `hint_epoch` (§5.3, "the
+    follower can include the term of the conflicting entry"). `round` is that of the answered heartbeat, else 0.
     """
 
     epoch: int
@@ -145,10 +151,12 @@ class AppendReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
 
 
 class SnapshotChunk(msgspec.Struct, frozen=True, tag_field="kind", tag=True, omit_defaults=True):
-    """InstallSnapshot (§7): `nbytes` at `offset` of the checkpoint file of `total_bytes` that holds the state up to `index`.
+    """InstallSnapshot (§7): `nbytes` at `offset` of the checkpoint file of `total_bytes`, which has the state up to
+    `index`.
 
-    `index_epoch` is the epoch of the entry at `index`; `members` those in force there. `checkpoint` is the file's own checksum:
-    after a compaction there is another one of the same index, perhaps as long, in which other places stand (0: not said).
+    `index_epoch` is the epoch of the entry at `index`; `members` are those in force there. `checkpoint` is the checksum
+    of the file: after a compaction there is another file of the same index, perhaps of the same length, with other
+    places (0: not sent).
     """
 
     epoch: int
@@ -162,9 +170,10 @@ class SnapshotChunk(msgspec.Struct, frozen=True, tag_field="kind", tag=True, omi
 
 
 class Attest(msgspec.Struct, frozen=True, tag_field="kind", tag=True, omit_defaults=True):
-    """Primary to witness: a heartbeat, and, with an `index`, attest that my log of this epoch is on my disk up to there.
+    """Primary to witness: a heartbeat. With an `index`: attest that my log of this epoch is on my disk up to there.
 
-    `members` are in force, and stand in the log at `members_index`. `round` as in an Append. Answered with an AppendReply.
+    `members` are in force, and are in the log at `members_index`. `round` is as in an Append. The answer is an
+    AppendReply.
     """
 
     epoch: int
@@ -176,8 +185,8 @@ class Attest(msgspec.Struct, frozen=True, tag_field="kind", tag=True, omit_defau
 
 
 class SnapshotReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
-    """The backup wants the bytes of the snapshot of `index` from `next_offset` on. That it holds all of it, an `AppendReply`
-    says.
+    """The backup requests the bytes of the snapshot of `index` from `next_offset` on. When it has all of them, it sends
+    an `AppendReply`.
     """
 
     epoch: int
@@ -186,8 +195,9 @@ class SnapshotReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
 
 
 class TransferRequest(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
-    """Backup to primary: hand over to me. `stand`: if you are not the primary, hear none, and are in this epoch still, stand for
-    election (-1: do not)."""
+    """Backup to primary: hand over to me. `stand`: if you are not the primary, hear none, and are still in this epoch,
+    campaign for votes (-1: do not).
+    """
 
     epoch: int
     stand: int = -1
@@ -196,7 +206,7 @@ class TransferRequest(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
 class TransferReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     """Primary to backup: no, or not any more; `reason` says why. (Yes is `TimeoutNow`.) `later`: the reason will pass.
 
-    Backup to backup: I do not stand for election, or was not elected.
+    Backup to backup: I do not campaign, or was not elected.
     """
 
     epoch: int
@@ -205,7 +215,7 @@ class TransferReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
 
 
 class TimeoutNow(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
-    """Primary to backup: you hold all that I hold, ask for the votes now (dissertation §3.10)."""
+    """Primary to backup: you have everything that I have, ask for votes now (dissertation §3.10)."""
 
     epoch: int
 
@@ -227,7 +237,9 @@ Message: TypeAlias = (
 
 
 def fault_of(message: Append | SnapshotChunk) -> str:
-    """What is wrong with a received message, in one line, or "" when it fits together. For the edge, before it steps it."""
+    """What is wrong with a received message, in one line, or "" if it is consistent. The edge calls it before it steps
+    the message.
+    """
     if isinstance(message, SnapshotChunk):
         return _fault_of_chunk(message)
     entries = message.entries

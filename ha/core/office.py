@@ -1,10 +1,10 @@
-"""The office that a member holds: a backup, a witness, or the primary; and what has been told of it.
+"""The office of a member: a backup, a witness, or the primary; and what has been announced about it.
 
-Life of an office: a member follows when it starts, leads when it is elected, and follows again when its term is over. Each office
-of an epoch is a new `Backup`, `Witness` or `Primary`. Who changes it announces it at once, so that effects which follow in the
-same list are those of the new office.
+Life of an office: a member follows when it starts, leads when it is elected, and follows again when its term ends. Each
+office of an epoch is a new `Backup`, `Witness` or `Primary`. A change is announced at once, so that the following
+effects in the list are those of the new office.
 
-Invariant: the edge is told of each change once, in the order in which they happened.
+Invariant: the edge is told of each change once, in the order of the changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ha.core.witness import Witness
 
 
 class Office:
-    """`role` is what `member` does in this epoch."""
+    """`role` is the role of `member` in this epoch."""
 
     __slots__ = ("_announced", "_writable", "member", "role")
 
@@ -29,7 +29,7 @@ class Office:
 
     @property
     def state(self) -> State:
-        """In Apache Qpid's words."""
+        """The state in Apache Qpid's words."""
         role = self.role
         if isinstance(role, Backup):
             return role.state
@@ -57,7 +57,7 @@ class Office:
         return role
 
     def announce_state(self) -> bool:
-        """Tell what this member is now. Returns whether that is news."""
+        """Announce the state of this member. Returns whether it is new."""
         now_is = (self.state, self.member.epoch, self.primary)
         if now_is == self._announced:
             return False
@@ -66,14 +66,14 @@ class Office:
         return True
 
     def announce_writable(self) -> None:
-        """Tell whether batches may be proposed now, if that has changed."""
+        """Announce whether batches may be proposed, if that has changed."""
         writable = self.writable
         if writable != self._writable:
             self._writable = writable
             self.member.emit(WritableChanged(writable))
 
     def loyalty(self, now: float) -> str:
-        """Why nobody need be elected, as far as this member can tell, or ""."""
+        """Why no election is needed, as far as this member knows, or ""."""
         role = self.role
         if isinstance(role, Primary):
             return f"it is itself the primary, of epoch {self.member.epoch}"

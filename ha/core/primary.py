@@ -1,14 +1,14 @@
-"""What the primary does: it replicates, counts what a majority holds, and notices when it is a primary no more.
+"""The role of the primary: it replicates, counts what a majority has, and notices when it is no longer the primary.
 
-A `Primary` lives for one term. Its life: elected, it asks for a first batch of its own epoch that repeats the membership; until
-that is committed it is recovering and proposes nothing else (§5.4.2, §8: only then does it know what is committed). Then it is
-active: proposals are stored here and sent to every member at once, and commit when a majority has them on disk. It ends when
-another epoch is seen, when no majority has answered for `election_s` (check-quorum, dissertation §6.2), when it has handed over,
-or when it has been removed.
+A `Primary` lives for one term. Its life: after its election it requests a first batch of its own epoch, which repeats
+the membership. Until this batch is committed it is recovering and proposes nothing else, because only then does it know
+what is committed (§5.4.2, §8). Then it is active: proposals are stored here and sent to every member at once, and are
+committed when a majority has them on disk. The term ends when another epoch is seen, when no majority has answered for
+`election_s` (check-quorum, dissertation §6.2), when it has handed over, or when it has been removed.
 
-Invariants: a primary never truncates its own log; it commits only entries of its own epoch by counting (§5.4.2, Figure 8); its
-own disk counts only as far as the journal has said; one membership change at a time, and none before an entry of its epoch is
-committed (dissertation §4.1 and the correction of 2015).
+Invariants: a primary never truncates its own log. By counting it commits only entries of its own epoch (§5.4.2, Figure
+8). Its own disk counts only as far as the journal has reported. There is one membership change at a time, and none
+before an entry of its epoch is committed (dissertation §4.1 and the correction of 2015).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from ha.core.witness import NO_CANDIDATE, Asking
 
 
 class Handover:
-    """A transfer under way (dissertation §3.10). `asked` says that the candidate itself asked for it. While it is far behind, the
-    primary serves on and waits, until `level_by`; then the clients are `quieting`; once they are `quiet`, nothing more is
-    proposed. `sent_at` is when the candidate was let go.
+    """A transfer in progress (dissertation §3.10). `asked`: the candidate itself asked for it. While the candidate is
+    far behind, the primary continues to serve and waits until `level_by`. Then the clients are `quieting`. Once they
+    are `quiet`, nothing more is proposed. `sent_at` is when the candidate was told to ask for votes.
     """
 
     __slots__ = ("asked", "candidate", "deadline", "level_by", "quiet", "quieting", "sent_at")
@@ -87,13 +87,15 @@ class Primary:
         return self.active and not (self._handover is not None and self._handover.quiet)
 
     def begin(self, now: float, members: Membership | None = None) -> None:
-        """Elected: tell everybody, and ask for the first batch of this epoch. With `members` a new lineage begins, with them."""
+        """Begin the term: tell all members, and request the first batch of this epoch. With `members` a new lineage
+        begins, with these members.
+        """
         if members is None:
             self._heartbeat(now)
         self._ask_for(members or self._member.log.members)
 
     def end(self, reason: str) -> None:
-        """Stepping down: everything that waits for this primary comes to its end."""
+        """End the term: end everything that waits for this primary."""
         if self._change is not None:
             self._member.emit(MembershipEnded(self._change[0], False, f"{reason}; ask the next primary what its members are"))
         handed_over = self._handover is not None and self._handover.sent_at is not None
@@ -103,7 +105,7 @@ class Primary:
         self._member.emit(TermEnded(reason, planned=handed_over or removed))
 
     def propose(self, now: float, nbytes: int, n_records: int, members: Membership | None) -> None:
-        """A sealed batch enters the log."""
+        """Add a sealed batch to the log."""
         member = self._member
         if members is None:
             assert self.writable, "a batch was proposed while the primary takes none"
@@ -129,7 +131,7 @@ class Primary:
         self._let_go(now)
 
     def append_reply(self, now: float, sender: str, reply: AppendReply) -> None:
-        """A member says where it stands."""
+        """A member reports its position."""
         progress = self.peers.get(sender)
         if progress is None:
             return
@@ -160,7 +162,7 @@ class Primary:
             self._member.emit(SendSnapshot(sender, self._member.epoch, reply.index, reply.next_offset))
 
     def tick(self, now: float) -> None:
-        """Heartbeats, what was not answered, and whether a majority is still there."""
+        """Send heartbeats, repeat unanswered requests, and check whether a majority still answers."""
         if now >= self._heartbeat_at:
             self._heartbeat(now)
             self._let_go(now)
@@ -188,8 +190,9 @@ class Primary:
             self._call_off(f"the link to {peer} broke")
 
     def transfer(self, now: float, candidate: str, *, asked: bool) -> None:
-        """Hand over to a backup (dissertation §3.10): let the clients become quiet, take no more proposals, bring it level, let
-        it go."""
+        """Hand over to a backup (dissertation §3.10): let the clients become quiet, accept no more proposals, wait
+        until the backup has everything, and let it ask for votes.
+        """
         if self._handover is not None and self._handover.candidate == candidate:
             return
         obstacle, later = self._obstacle_to(candidate)
@@ -200,7 +203,7 @@ class Primary:
         self._quiesce()
 
     def _quiesce(self) -> None:
-        """Let the clients become quiet, once the candidate is near enough to come level while they wait."""
+        """Let the clients become quiet, once the candidate is so near that it can catch up while they wait."""
         handover = self._handover
         if handover is None or handover.quieting or self._lag(handover.candidate) > self._member.settings.ready_lag_batches:
             return
@@ -261,7 +264,7 @@ class Primary:
         }
 
     def _feed(self, progress: Progress, now: float) -> None:
-        """Send what there is and what the bounds allow, without waiting for answers (dissertation §10.2.1)."""
+        """Send the available batches as far as the limits allow, without waiting for answers (dissertation §10.2.1)."""
         if isinstance(progress, Asking):
             return  # of what is on this disk alone, and only when it is needed: `_ask_witness`
         member, log, settings = self._member, self._member.log, self._member.settings
@@ -287,7 +290,9 @@ class Primary:
                 self._repeat_snapshot(progress, now)
 
     def _probe(self, progress: Progress, now: float) -> None:
-        """An empty Append after the last batch sent: alive, committed so far, and do we agree so far?"""
+        """Send an empty Append after the last batch sent. It shows that the primary lives and what is committed, and
+        asks whether the logs agree so far.
+        """
         member = self._member
         if isinstance(progress, Asking):
             self._send_attest(progress, progress.question(member, self.peers, now, again=True), self._round)
@@ -305,7 +310,7 @@ class Primary:
         member.send(progress.address, append)
 
     def _ask_witness(self, now: float) -> None:
-        """Have the witness, if there is one, attest what is on this disk, if that is needed."""
+        """Ask the witness, if there is one, to attest what is on this disk, if that is needed."""
         witness = self.peers.get(self._member.log.members.witness)
         if isinstance(witness, Asking) and witness.connected:
             index = witness.question(self._member, self.peers, now, again=False)
@@ -329,7 +334,7 @@ class Primary:
             self._member.emit(SendSnapshot(progress.address, self._member.epoch, outgoing.index, outgoing.offset))
 
     def _advance_commit(self, now: float) -> None:
-        """Commit what a majority of the voters in force has on disk, if it is of this epoch (§5.4.2)."""
+        """Commit the entries that a majority of the voters in force has on disk, if they are of this epoch (§5.4.2)."""
         member = self._member
         index = held_by_majority(
             member.durable_index if voter == member.me else self.peers[voter].match_index for voter in member.log.members.voters
@@ -349,7 +354,7 @@ class Primary:
             self.resigned = f"{member.me} {'is a learner now' if learns else 'has been removed from the cluster'}"
 
     def _raise_learner(self, progress: Progress) -> None:
-        """A learner that has caught up becomes a voter (dissertation §4.2.1)."""
+        """Make a learner that has caught up a voter (dissertation §4.2.1)."""
         member = self._member
         members = member.log.members
         caught_up = member.commit_index - progress.match_index <= member.settings.ready_lag_batches
@@ -358,7 +363,7 @@ class Primary:
             self._ask_for(members.with_voter(progress.address))
 
     def _check_quorum(self, now: float) -> None:
-        """A primary that no majority answers is none (dissertation §6.2)."""
+        """Step down if no majority answers (dissertation §6.2)."""
         member = self._member
         voters = member.log.members.voters
         election_s = member.settings.election_s
@@ -367,7 +372,7 @@ class Primary:
             self.resigned = f"{member.me} heard from {heard} of {len(voters)} members only within {election_s:g} s"
 
     def _obstacle_to(self, candidate: str) -> tuple[str, bool]:
-        """Why nothing can be handed over to this member, or ""; and whether that will pass."""
+        """Why this primary cannot hand over to this member, or ""; and whether the reason will pass."""
         member = self._member
         progress = self.peers.get(candidate)
         if not self.active:
@@ -385,9 +390,9 @@ class Primary:
         return "", False
 
     def _let_go(self, now: float) -> None:
-        """When the candidate holds everything, tell it to ask for votes now; again with every heartbeat.
+        """When the candidate has everything, tell it to ask for votes now; repeat this with every heartbeat.
 
-        Nor before all of it is committed and on this disk, so that it is applied here, and every client has its answer.
+        Everything must also be committed and on this disk, so that it is applied here and every client has its answer.
         """
         handover, member = self._handover, self._member
         if handover is None or not handover.quiet:

@@ -1,10 +1,11 @@
-"""What a primary knows of one other member, and what it may send it next.
+"""What a primary knows about one other member, and what it may send to it next.
 
-Life of a progress: `probe` when the link comes up (each heartbeat asks whether the logs agree at `next_index - 1`, nothing else
-is sent), `replicate` once they do (batches are sent without waiting for answers, up to the bounds, and `next_index` runs ahead),
-`snapshot` when the member needs what the log no longer holds. A refusal or a broken link leads back to `probe`.
+Life of a progress: it is `probe` when the link comes up: each heartbeat asks whether the logs agree at `next_index -
+1`, and nothing else is sent. Once they agree it is `replicate`: batches are sent without waiting for answers, up to the
+limits, and `next_index` runs ahead. It is `snapshot` if the member needs batches that the log no longer has. A refusal
+or a broken link leads back to `probe`.
 
-Invariant: match_index < next_index. What lies between them is in flight, so the bounds need no bookkeeping of their own.
+Invariant: match_index < next_index. The batches between them are in flight, so the limits need no extra counters.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ha.core.snapshot import Outgoing
 
 
 class Pace(StrEnum):
-    """How a member is being fed."""
+    """How a member gets its batches."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
@@ -26,9 +27,10 @@ class Pace(StrEnum):
 
 
 class Progress:
-    """One other member, as its primary sees it. Times in seconds of the monotonic clock.
+    """One other member, as its primary sees it. Times are in seconds of the monotonic clock.
 
-    `match_index` counts for commits; `acked_index` is what the member has last said, kept while its link is down, for people.
+    `match_index` counts for commits. `acked_index` is the last reported position, for people; it is kept while the link
+    is down.
     """
 
     __slots__ = (
@@ -58,7 +60,7 @@ class Progress:
         self.outgoing: Outgoing | None = None
 
     def link(self, connected: bool) -> None:
-        """The link came up or broke: what was in flight may be lost, and the member may have lost its store."""
+        """The link came up or broke: batches in flight may be lost, and the member may have lost its store."""
         self.connected = connected
         self.next_index = max(self.match_index, self.received_index) + 1
         self.match_index = self.received_index = 0
@@ -70,7 +72,7 @@ class Progress:
         self.outgoing = None
 
     def send_snapshot(self, now: float) -> Outgoing:
-        """The log does not reach back far enough: feed it from a checkpoint."""
+        """The log no longer has the batches that the member needs: send it a checkpoint."""
         self.pace = Pace.SNAPSHOT
         self.outgoing = Outgoing(now)
         return self.outgoing
@@ -90,10 +92,11 @@ class Progress:
         return grown
 
     def refused(self, reply: AppendReply, log: Log, *, current: bool) -> bool:
-        """The logs do not agree at `reply.prev_index`: go back. Returns whether that was news.
+        """The logs do not agree at `reply.prev_index`: go back. Returns whether this was new.
 
-        `current`: it answers the newest heartbeat. Then it speaks of the log as it is, and what the member acknowledged up to
-        there is gone: it came back without a part of its log, and a word from before reached the primary after its new link.
+        `current`: the reply is to the newest heartbeat. Then it describes the present log, and batches that the member
+        acknowledged after that position are gone. So the member came back without a part of its log, and an earlier
+        answer reached the primary after its new link.
         """
         if self.pace is Pace.SNAPSHOT:
             return False
@@ -110,7 +113,7 @@ class Progress:
         return True
 
     def has_room(self, log: Log, settings: ReplicaSettings) -> bool:
-        """Whether more may be sent: there is more, and what is in flight is within the bounds."""
+        """Whether more may be sent: there are more batches, and those in flight are within the limits."""
         sent = self.next_index - 1
         return (
             self.connected

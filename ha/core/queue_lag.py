@@ -1,12 +1,13 @@
-"""What of each queue a backup has not acknowledged, from a few counters an interval instead of a look at every batch.
+"""The backlog of each queue that a backup has not acknowledged, from a few counters in each interval instead of a check
+of every batch.
 
-Life of a mark: once an interval the primary notes how many records and bytes each queue has ever had, and the index up to which
-that holds. What a backup lacks of a queue is what the queue has had by now, less what it had had at the newest mark that the
-backup has acknowledged. The newest marks are as dense as they came; older ones are thinned out, so that hours of a backup's
-absence cost no more than minutes.
+Life of a mark: once an interval the primary records how many records and bytes each queue has had in total, and the
+index up to which this holds. A backup's backlog of a queue is the present total minus the total at the newest mark that
+the backup has acknowledged. All of the newest marks are kept, and older ones are thinned out, so that a backup's
+absence of hours costs no more than one of minutes.
 
-Invariants: a queue's lag is never understated, and overstated by no more than came between a mark and the acknowledged index;
-there are at most `MAX_MARKS` marks, the first of which says that nothing is acknowledged.
+Invariants: a queue's lag is never too low. It is too high by at most the records between a mark and the acknowledged
+index. There are at most `MAX_MARKS` marks; the first one means that nothing is acknowledged.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MAX_MARKS = 24
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What each queue (of `numbers`, in their order) has ever had, as of `index` and the time `at_s`."""
+    """The totals of each queue (of `numbers`, in their order), as of `index` and the time `at_s`."""
 
     index: int
     at_s: float
@@ -31,7 +32,9 @@ class Totals:
     nbytes: Sequence[int]
 
     def since(self, before: Totals) -> tuple[list[int], list[int]]:
-        """The records and bytes that each queue has had since `before`; one that was not there then, all that it has had."""
+        """The records and bytes that each queue has had since `before`; for a queue that did not exist then, all its
+        records and bytes.
+        """
         return self._less(self.records, before, before.records), self._less(self.nbytes, before, before.nbytes)
 
     def _less(self, now: Sequence[int], before: Totals, then: Sequence[int]) -> list[int]:
@@ -42,7 +45,7 @@ class Totals:
 
 
 def totals(index: int, at_s: float, numbers: tuple[int, ...], records: Iterable[int], nbytes: Iterable[int]) -> Totals:
-    """Packed, because many are kept."""
+    """Make totals, packed because many are kept."""
     return Totals(index, at_s, numbers, array("Q", records), array("Q", nbytes))
 
 
@@ -67,17 +70,17 @@ class Marks:
             del self._marks[min(range(1, len(self._marks) - 1), key=self._worth)]
 
     def _worth(self, position: int) -> float:
-        """How much would be lost without this mark: the gap that it would leave, against how long ago that gap began."""
+        """The loss of precision without this mark: the gap that it would leave, compared with the age of that gap."""
         before, after, now_s = self._marks[position - 1], self._marks[position + 1], self._marks[-1].at_s
         return (after.at_s - before.at_s) / max(now_s - before.at_s, 1e-9)
 
     def acknowledged(self, index: int) -> Totals:
-        """The newest mark that a backup which has acknowledged `index` has passed."""
+        """The newest mark at or below the `index` that a backup has acknowledged."""
         return self._marks[bisect_right(self._marks, index, key=lambda mark: mark.index) - 1]
 
 
 class Standstill:
-    """For how long one backup's acknowledged index has stood still while something waited."""
+    """How long one backup's acknowledged index has not moved while there was a backlog."""
 
     __slots__ = ("_acked", "_looked_s", "_since")
 
@@ -87,9 +90,9 @@ class Standstill:
         self._since: dict[object, float] = {}
 
     def stalls_ms(self, acked_index: int, now_s: float, waiting: Iterable[object]) -> dict[object, float]:
-        """Of each that waits now (the whole log, a queue), in ms. To be called once an interval.
+        """The stall of the whole log and of each queue with a backlog, in ms. Call it once an interval.
 
-        What did not wait the last time has waited since then, at the longest.
+        A queue without a backlog at the last call has had one since then at the longest.
         """
         known, floor_s = self._since, self._looked_s
         if acked_index != self._acked:

@@ -1,4 +1,4 @@
-"""Counting: what a majority holds, and who has won a vote."""
+"""Counting: what a majority has, and which candidate has won a vote."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Collection, Iterable
 
 
 def held_by_majority(indexes: Iterable[int]) -> int:
-    """The highest index that more than half of these voters hold (§5.3, §5.4)."""
+    """The highest index that more than half of these voters have (§5.3, §5.4)."""
     ordered = sorted(indexes, reverse=True)
     return ordered[len(ordered) // 2]
 
 
 class Tally:
-    """The votes of one election round. A grant stands; answers of strangers do not count.
+    """The votes of one election round. A granted vote stays granted. Answers of members that are not voters do not
+    count.
 
-    A refusal may become a grant when the voter is asked again: it may have heard the old primary a moment longer. A provisional
-    vote counts only when every voter has granted (see `election.py`).
+    A refusal may become a grant when the voter is asked again, because it may have heard the old primary a moment
+    longer. A provisional vote counts only if every voter has granted (see `election.py`).
     """
 
     __slots__ = ("_voters", "granted", "provisional", "refused")
@@ -27,7 +28,7 @@ class Tally:
         self.refused: dict[str, str] = {}
 
     def count(self, voter: str, granted: bool, *, provisional: bool = False, reason: str = "") -> None:
-        """Note a voter's answer."""
+        """Count a voter's answer."""
         if voter not in self._voters or voter in self.granted or voter in self.provisional:
             return
         if not granted:
@@ -38,21 +39,21 @@ class Tally:
 
     @property
     def needed(self) -> int:
-        """How many votes win."""
+        """The number of votes that wins."""
         return len(self._voters) // 2 + 1
 
     @property
     def won(self) -> bool:
-        """Whether a majority has granted, or everybody has, be it provisionally."""
+        """Whether a majority has granted, or all voters have, including provisional votes."""
         return len(self.granted) >= self.needed or len(self.granted) + len(self.provisional) == len(self._voters)
 
     @property
     def lost(self) -> bool:
-        """Whether it cannot be won any more."""
+        """Whether the round can no longer be won."""
         return bool(self.refused) and len(self._voters) - len(self.refused) - len(self.provisional) < self.needed
 
     def hopeless(self, connected: Collection[str]) -> bool:
-        """Whether it is not won by those that have granted and the connected ones that have not answered."""
+        """Whether the votes granted and the connected voters without an answer are together too few to win."""
         silent = set(self.silent)
         if len(self.granted | (silent & set(connected))) >= self.needed:
             return False

@@ -1,21 +1,23 @@
 """One member of a cluster: events in, effects out.
 
-Inputs are methods that return a list of effects (see `effects.py`), to be carried out in order. `now` is in seconds of a
-monotonic clock and never goes back.
+Inputs are methods that return a list of effects (see `effects.py`), to be carried out in order. `now` is in seconds of
+a monotonic clock and never goes back.
 
-Life of a member: it begins as a backup that knows no primary. Appends of a primary make it catch up and be ready. `promote` makes
-it campaign or, when a primary is alive, asks that one to hand over (see `candidacy.py`); if it wins, it is the primary until it
-sees a higher epoch or loses its majority, and then a backup again. Nothing but `promote`, here or at a member that asks this one
-to stand in its place, or a primary's handover, ever begins a campaign.
+Life of a member: it begins as a backup that knows no primary. Appends of a primary let it catch up and become ready.
+After `promote` it campaigns or, if a primary is alive, asks it to hand over (see `candidacy.py`). If it wins, it is the
+primary until it sees a higher epoch or loses its majority, and then a backup again. A campaign begins only by
+`promote`, here or at a member that asks this one to be elected first, or by a primary's handover.
 
-State has owners: `member.py` has what outlives roles, `office.py` the role of this epoch and what was told of it, `candidacy.py`
-the promotion under way, `backup.py` and `primary.py` what a role knows. `voter.py` answers candidates. The class here gives each
-event to the owner of what it changes, and owns nothing itself.
+State has owners: `member.py` has the state that outlives roles, `office.py` the role of this epoch and what was
+announced about it, `candidacy.py` the promotion in progress, `backup.py` and `primary.py` the state of a role.
+`voter.py` answers candidates. The class here passes each event to the owner of the state that it changes, and owns
+nothing itself.
 
-The rule of epochs (§5.1): a message of a higher epoch ends whatever this member was doing and brings it into that epoch. Excepted
-are pre-votes, which change nothing, and votes asked for while a live primary is heard, which are refused unread (dissertation
-§4.2.3): a member that was cut off, or removed, cannot unseat a healthy primary. Excepted too is what another cluster says (see
-`election.stranger`): its votes are refused, its batches dropped, and its epochs are none of this cluster's.
+The rule of epochs (§5.1): a message of a higher epoch ends whatever this member was doing and brings it into that
+epoch. There are three exceptions. Pre-votes change nothing. Requests for votes while a primary is heard are refused
+without reading them (dissertation §4.2.3): a member that was disconnected or removed cannot depose a healthy primary.
+Messages of another cluster (see `election.stranger`) have no effect: its votes are refused, its batches are dropped,
+and its epochs do not count in this cluster.
 """
 
 from __future__ import annotations
@@ -72,11 +74,12 @@ class Replica:
         cluster_id: str = "",
         attested: Attested | None = None,
     ) -> None:
-        """A member as its store describes it, all of `log` being durable.
+        """A member as its store describes it. All of `log` is durable.
 
-        `commit_index`: what the checkpoint covers. `blank`: the store has never been whole (see `effects.StoreWhole`).
-        `vote_floor`: the end of what the store once held before a part of it was lost. `cluster_id`: the cluster that the store
-        belongs to, "" when it does not know of one. `attested`: what the store of a witness says, where `log` ends then.
+        `commit_index`: the index that the checkpoint covers. `blank`: the store has never been whole (see
+        `effects.StoreWhole`). `vote_floor`: the end of the store's log before a part of it was lost. `cluster_id`: the
+        cluster to which the store belongs, "" if it knows none. `attested`: the position of a witness's store, where
+        `log` then ends.
         """
         assert epoch >= log.last_epoch, f"the store's epoch {epoch} is older than its log's {log.last_epoch}"
         assert commit_index <= log.last_index, (
@@ -96,7 +99,7 @@ class Replica:
 
     @property
     def state(self) -> State:
-        """In Apache Qpid's words."""
+        """The state in Apache Qpid's words."""
         return self._office.state
 
     @property
@@ -121,12 +124,12 @@ class Replica:
 
     @property
     def blank(self) -> bool:
-        """Whether this store has never been level with a primary, so that its vote is provisional."""
+        """Whether this store has never caught up with a primary, so that its vote is provisional."""
         return self._member.blank
 
     @property
     def attested(self) -> Attested | None:
-        """What a witness attests; None when this is none, or has attested nothing."""
+        """The position that a witness attests; None if this is not a witness, or it has attested nothing."""
         return self._member.attested
 
     @property
@@ -136,17 +139,17 @@ class Replica:
 
     @property
     def unfit(self) -> str:
-        """Why this member must not stand for election now, or ""."""
+        """Why this member must not be a candidate now, or ""."""
         return self._candidacy.unfit
 
     @property
     def begun_without(self) -> tuple[str, ...]:
-        """The members that were silent when this one was made primary by force, for the record; empty otherwise."""
+        """The members that were silent when this one was made the primary by force, for the history; empty otherwise."""
         return self._candidacy.begun_without
 
     @property
     def commit_index(self) -> int:
-        """How far the log is known to be committed."""
+        """The highest index that is known to be committed."""
         return self._member.commit_index
 
     @property
@@ -161,12 +164,12 @@ class Replica:
 
     @property
     def durable_index(self) -> int:
-        """How far the log is synced here."""
+        """The highest index that is synced here."""
         return self._member.durable_index
 
     def silence_s(self, now: float) -> float | None:
-        """How long ago the last primary that this member knows of may have accepted something: it heard it then, or was it
-        itself. None: it has heard of none since its start.
+        """How long ago the last primary that this member knows may have accepted something: when this member last heard
+        it, or was the primary itself. None: it has heard none since its start.
         """
         return self._member.silence_s(now)
 
@@ -177,7 +180,7 @@ class Replica:
     # Inputs
 
     def start(self, now: float) -> list[Effect]:
-        """To be called once, first. A standalone log makes itself its own primary."""
+        """Call this once, first. A standalone log makes itself its own primary."""
         member = self._member
         member.emit(MembershipChanged(member.log.members))
         if member.floor is not None and not member.blank and not unfitness(member.position, member.floor):
@@ -191,7 +194,7 @@ class Replica:
         return self._done(now)
 
     def step(self, now: float, sender: str, message: Message) -> list[Effect]:
-        """A message has come from a member. An Append must have passed `messages.fault_of`."""
+        """A message has arrived from a member. An Append must have passed `messages.fault_of`."""
         match message:
             case PreVote():
                 self._voter.on_pre_vote(now, sender, message)
@@ -208,13 +211,15 @@ class Replica:
         return self._done(now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Time has passed; to be called at least every heartbeat_s / 2."""
+        """Time has passed. Call this at least every heartbeat_s / 2."""
         self._office.role.tick(now)
         self._candidacy.tick(now)
         return self._done(now)
 
     def propose(self, now: float, nbytes: int, n_records: int, members: Membership | None = None) -> list[Effect]:
-        """The batch sealed with `epoch` and `next_index` enters the log. Only while `writable`, or to answer ProposeMembers."""
+        """Add the batch that was sealed with `epoch` and `next_index` to the log. Only while `writable`, or to answer
+        ProposeMembers.
+        """
         role = self._office.role
         assert isinstance(role, Primary), "a batch was proposed on a backup"
         role.propose(now, nbytes, n_records, members)
@@ -233,19 +238,21 @@ class Replica:
         return self._done(now)
 
     def snapshot_stored(self, now: float, index: int, epoch: int, members: Membership) -> list[Effect]:
-        """A received checkpoint is complete, synced and whole. It counts when InstallSnapshot is among the effects."""
+        """A received checkpoint is complete, synced and undamaged. It counts if InstallSnapshot is among the effects."""
         if isinstance(self._office.role, Backup):
             self._office.role.snapshot_stored(now, index, epoch, members)
         return self._done(now)
 
     def snapshot_failed(self, now: float, index: int) -> list[Effect]:
-        """A received checkpoint turned out to be damaged: fetch it again."""
+        """A received checkpoint is damaged: fetch it again."""
         if isinstance(self._office.role, Backup):
             self._office.role.snapshot_failed(index)
         return self._done(now)
 
     def halt(self, now: float, reason: str) -> list[Effect]:
-        """The edge has met a committed batch that it must not apply: this member stores and votes on, and leads nobody."""
+        """The edge found a committed batch that it must not apply. This member still stores and votes, but cannot be
+        the primary.
+        """
         member, role = self._member, self._office.role
         member.halted = reason
         if isinstance(role, Primary):
@@ -255,7 +262,7 @@ class Replica:
         return self._done(now)
 
     def compacted(self, first_index: int) -> list[Effect]:
-        """The journal begins at `first_index` now; what came before is in a checkpoint."""
+        """The journal begins at `first_index` now; earlier batches are covered by a checkpoint."""
         assert first_index <= self._member.commit_index + 1, (
             f"entry {first_index} is not committed, and all before it were dropped"
         )
@@ -263,7 +270,7 @@ class Replica:
         return self._member.take()
 
     def connected(self, now: float, peer: str) -> list[Effect]:
-        """Messages can go to and come from this member."""
+        """This member is connected: messages can be exchanged with it."""
         self._member.connected.add(peer)
         if isinstance(self._office.role, Primary):
             self._office.role.connected(now, peer)
@@ -272,7 +279,7 @@ class Replica:
         return self._done(now)
 
     def heard(self, now: float, peer: str) -> list[Effect]:
-        """A part of a message has come from this member: it is not silent, however long the rest takes."""
+        """A part of a message has arrived from this member: it is not silent, however long the rest takes."""
         if isinstance(self._office.role, Backup) and self._office.role.primary == peer:
             self._office.role.heard(now)
         return self._done(now)
@@ -288,17 +295,18 @@ class Replica:
         return self._done(now)
 
     def promote(self, now: float, request_id: str, *, insist: bool = False) -> list[Effect]:
-        """Become the primary, by a planned switchover if there is a healthy one; `insist`: by every way there is (`pursuit.py`).
+        """Become the primary, by a planned switchover if there is a healthy primary; `insist`: by every possible way
+        (`pursuit.py`).
 
-        Ends with PromotionEnded.
+        It ends with PromotionEnded.
         """
         self._candidacy.promote(now, request_id, insist=insist)
         return self._done(now)
 
     def bootstrap(self, now: float, request_id: str) -> list[Effect]:
-        """Begin a new cluster from this blank store, without the members that are silent. Ends with PromotionEnded.
+        """Begin a new cluster from this blank store, without the silent members. It ends with PromotionEnded.
 
-        A promotion that is under way is given up for it.
+        A promotion in progress is given up for it.
         """
         self._candidacy.bootstrap(now, request_id)
         return self._done(now)
@@ -308,8 +316,8 @@ class Replica:
         return self._candidacy.obstacle_to_bootstrap(now)
 
     def take_over(self, now: float, request_id: str, cluster_id: str) -> list[Effect]:
-        """Begin a new lineage with what is here, as the primary of a cluster of this broker alone (`lineage.py`), whose id is in
-        the store already. Ends with PromotionEnded.
+        """Begin a new lineage with the log of this broker, as the primary of a cluster of this broker only
+        (`lineage.py`). Its id is already in the store. It ends with PromotionEnded.
         """
         self._candidacy.take_over(now, request_id, cluster_id)
         return self._done(now)
@@ -319,7 +327,7 @@ class Replica:
         return self._candidacy.obstacle_to_takeover(now)
 
     def transfer(self, now: float, candidate: str) -> list[Effect]:
-        """Hand over to this backup. Ends with TransferEnded."""
+        """Hand over to this backup. It ends with TransferEnded."""
         if isinstance(self._office.role, Primary):
             self._office.role.transfer(now, candidate, asked=False)
         else:
@@ -327,21 +335,23 @@ class Replica:
         return self._done(now)
 
     def quiesced(self, now: float) -> list[Effect]:
-        """The clients are quiet, as `Quiesce` asked: what comes now may be left to the next primary."""
+        """The clients are quiet, as `Quiesce` asked: new messages may be left to the next primary."""
         if isinstance(self._office.role, Primary):
             self._office.role.quiesced(now)
         return self._done(now)
 
     def add_member(self, now: float, address: str, request_id: str, *, witness: bool = False) -> list[Effect]:
-        """Add a member, as a learner that becomes a voter when it has caught up, or as the witness. Ends with MembershipEnded."""
+        """Add a member, as a learner that becomes a voter when it has caught up, or as the witness. It ends with
+        MembershipEnded.
+        """
         return self._change_members(now, request_id, address, Change.ADD_WITNESS if witness else Change.ADD)
 
     def change_member(self, now: float, address: str, request_id: str, *, change: Change) -> list[Effect]:
-        """Change one member, or who is one. Ends with MembershipEnded."""
+        """Make one change of the membership. It ends with MembershipEnded."""
         return self._change_members(now, request_id, address, change)
 
     def remove_member(self, now: float, address: str, request_id: str) -> list[Effect]:
-        """Remove a member. Ends with MembershipEnded."""
+        """Remove a member. It ends with MembershipEnded."""
         return self._change_members(now, request_id, address, Change.REMOVE)
 
     # Messages
@@ -407,7 +417,7 @@ class Replica:
         return self._done(now)
 
     def _done(self, now: float) -> list[Effect]:
-        """Every input ends here: a primary that must step down does, and what has changed is announced."""
+        """Every input ends here: a primary that must step down does so, and changes are announced."""
         if isinstance(self._office.role, Primary) and self._office.role.resigned:
             self._candidacy.retire(now, self._office.role.resigned)
         self._candidacy.announce()

@@ -1,8 +1,8 @@
-"""A snapshot on its way (§7): what the sender knows of it, and what the receiver has of it.
+"""A snapshot in transit (§7): the state of the sender and of the receiver.
 
-One chunk is under way at a time, and the next is asked for only when it is written, so a slow disk slows the sender and nothing
-piles up. The receiver names the offset that it wants next, so a lost, repeated or late chunk costs a repetition and nothing else.
-The bytes of two checkpoints never mix: a chunk of another checkpoint counts only from offset 0 on.
+One chunk is in transit at a time, and the next one is requested only after the previous one is written. So a slow disk
+slows the sender, and nothing accumulates. The receiver names the next offset, so a lost, repeated or late chunk only
+costs a repetition. The bytes of two checkpoints never mix: a chunk of another checkpoint counts only from offset 0 on.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from ha.core.messages import SnapshotChunk
 
 
 class Outgoing:
-    """At the primary: the checkpoint of `index` (0: not known yet, the newest) is being asked for from `offset` on, since
-    `asked_at`.
+    """At the primary: the checkpoint of `index` (0: not known yet, the newest one) is being requested from `offset` on,
+    since `asked_at`.
     """
 
     __slots__ = ("asked_at", "index", "offset")
@@ -23,13 +23,13 @@ class Outgoing:
         self.asked_at = now
 
     def wanted(self, now: float, index: int, offset: int) -> None:
-        """The receiver wants this next."""
+        """The next offset that the receiver requests."""
         self.index, self.offset, self.asked_at = index, offset, now
 
 
 class Incoming:
-    """At a backup: the checkpoint that begins with this chunk; the bytes before `next_offset` are written, `writing` more are
-    about to be.
+    """At a backup: the checkpoint that begins with this chunk. The bytes before `next_offset` are written, and
+    `writing` more are about to be.
     """
 
     __slots__ = ("_file", "index", "next_offset", "total_bytes", "writing")
@@ -47,7 +47,7 @@ class Incoming:
 
     @property
     def complete(self) -> bool:
-        """Whether every byte is with the edge, which makes the file durable."""
+        """Whether the edge, which makes the file durable, has every byte."""
         return self.next_offset + self.writing >= self.total_bytes
 
 

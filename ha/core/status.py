@@ -1,4 +1,4 @@
-"""What a member shows of itself and, as the primary, of the others: for people and telemetry. Nothing here changes anything."""
+"""The state of a member, and on the primary of the others, for people and telemetry. Nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from ha.core.primary import Primary
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """A primary's view of one other member. Times in seconds; None when not known.
+    """A primary's view of one other member. Times are in seconds; None if not known.
 
-    `match_index` is what the member has last acknowledged to this primary (0: nothing yet), also while its link is down.
+    `match_index` is the last index that the member has acknowledged to this primary (0: none yet), also while its link
+    is down.
     """
 
     address: str

@@ -1,15 +1,15 @@
-"""What members know of each other's versions, and when the cluster's version may rise.
+"""The versions of members, and when the cluster's version may rise.
 
-A member says in the Open of each link what it is: `machine`, the newest machine version whose commands it applies (see
-broker.core.commands), and `wire` down to `wire_oldest`, the forms of messages (ha.core.messages) that it reads. Release 0.1 says
-nothing; all of its versions are 1, and it goes on past what it does not know.
+In the Open of each link, a member states `machine`, the newest machine version whose commands it applies (see
+broker.core.commands), and `wire` down to `wire_oldest`, the forms of messages (ha.core.messages) that it reads. Release
+0.1 states nothing; all its versions are 1, and it continues after commands that it does not know.
 
-The cluster's version is a record of its log. It rises by the primary's proposal, when every member is connected and has said that
-it applies the version; what was heard of a member that is away may no longer be so.
+The cluster's version is a record of its log. The primary proposes a rise when every member is connected and has stated
+that it applies the new version. The statement of an absent member does not count, because it may have changed.
 
-Invariants: a link between members that cannot read each other is refused with a text; so is a member that would not stop at what
-it does not know, once the cluster has gone beyond it; and one that runs as a witness and is none, or the other way round; the
-version never falls.
+Invariants: a link between members that cannot read each other is refused with a text. So is a link of a member that
+would not stop at an unknown command, once the cluster has risen above its version, and of a member that runs as a
+witness and is not the witness, or the reverse. The version never falls.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ batches. 3: `Attest`, and a witness among the members.
 WITNESS_SINCE = 3
 """The form of messages that brought witnesses, and learners that stay learners."""
 WIRE_OLDEST = 1
-"""The oldest that it still does."""
+"""The oldest form that it still reads and writes."""
 _MACHINE, _WIRE, _WIRE_OLDEST = "qpid.ha-machine-version", "qpid.ha-wire-version", "qpid.ha-wire-oldest"
 _WITNESS = "qpid.ha-witness"
 
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What a member is. `stated` is false for a release that does not say, and does not stop at what it does not know; `witness`:
-    it stores no messages (`--ha-witness`).
+    """The versions of a member. `stated` is false for a release that does not state them and does not stop at unknown
+    commands; `witness`: it stores no messages (`--ha-witness`).
     """
 
     machine: int
@@ -47,17 +47,17 @@ class Versions:
     witness: bool = False
 
     def wire_with(self, other: Versions) -> int:
-        """The newest form that both read."""
+        """The newest form of messages that both read."""
         return min(self.wire, other.wire)
 
     def properties(self) -> dict[str, int]:
-        """As properties of an Open."""
+        """The versions as properties of an Open."""
         found = {_MACHINE: self.machine, _WIRE: self.wire, _WIRE_OLDEST: self.wire_oldest}
         return found | {_WITNESS: 1} if self.witness else found
 
 
 def versions_of(properties: Mapping[str, Any]) -> Versions:
-    """What the properties of a peer's Open say."""
+    """The versions in the properties of a peer's Open."""
     found = [properties.get(name) for name in (_MACHINE, _WIRE, _WIRE_OLDEST)]
     if all(type(each) is int and each > 0 for each in found):
         machine, wire, wire_oldest = found
@@ -82,7 +82,7 @@ def objection_to(theirs: Versions, mine: Versions, peer: str, cluster: int) -> s
 
 
 def objection_to_part(theirs: Versions, peer: str, members: Membership) -> str:
-    """Why there can be no link with this peer, by who the witness is among the `members` in force here, or ""."""
+    """Why there can be no link with this peer because of the witness among the `members` in force here, or ""."""
     role, witness = members.role(peer), members.witness
     if witness and theirs.wire < WITNESS_SINCE:
         return f"{peer} is of a release that knows no witness, and {witness} is the witness of this cluster: upgrade {peer}"
@@ -97,8 +97,8 @@ def objection_to_part(theirs: Versions, peer: str, members: Membership) -> str:
 
 
 def next_version(mine: int, cluster: int, me: str, members: Iterable[str], said: Mapping[str, int]) -> int:
-    """The version that the primary may propose to a cluster of version `cluster`: that one itself when it must not rise.
+    """The version that the primary may propose to a cluster of version `cluster`; the same version if it must not rise.
 
-    `mine` is the primary's own; `said` has what each connected member says that it applies.
+    `mine` is the primary's own version; `said` has the versions that the connected members stated.
     """
     return max(cluster, min([mine, *(said.get(member, 0) for member in members if member != me)]))

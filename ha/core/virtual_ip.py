@@ -1,15 +1,17 @@
-"""A virtual IP address in bytes: what the kernel is told to give it to a device or take it away, and what neighbours are told.
+"""A virtual IP address in bytes: the requests to the kernel that add it to a device or remove it, and the announcements
+to neighbours.
 
-An address is written as `10.0.0.9/24@eth0`, or `fd00::9/64@eth0`; without a prefix it stands for itself alone (/32, /128).
+An address is written as `10.0.0.9/24@eth0`, or `fd00::9/64@eth0`. The default prefix is /32 or /128.
 
-Life of an address on a host: `grant` adds it, and again before its time is over; `withdraw` takes it away; `outcome` reads what
-the kernel answers. `announcement` is the frame by which hosts of the same network learn where it is now: for IPv4 an ARP
-Announcement (RFC 5227 §2.3: an ARP Request of RFC 826 whose sender and target are the address), for IPv6 an unsolicited Neighbor
-Advertisement to all nodes with the Override flag (RFC 4861 §4.4, §7.2.6).
+Life of an address on a host: `grant` adds it, and renews it before its lifetime ends; `withdraw` removes it; `outcome`
+reads the kernel's answer. `announcement` is the frame that tells hosts of the same network where the address is now.
+For IPv4 this is an ARP Announcement (RFC 5227 §2.3: an ARP Request of RFC 826 whose sender and target are the address),
+for IPv6 an unsolicited Neighbor Advertisement to all nodes with the Override flag (RFC 4861 §4.4, §7.2.6).
 
-Invariants: an address is always given for a time, so that the kernel of a host whose broker has died takes it away by itself; it
-is deprecated from the beginning, so that no host takes it for the source of connections of its own (RFC 6724 §5, rule 3); IPv6
-does not look for duplicates first (RFC 4862 §5.4), because the one before may be dead and have it still.
+Invariants: an address always has a limited lifetime, so that the kernel of a dead broker's host removes it by itself.
+It is deprecated from the beginning, so that the host does not use it as the source of its own connections (RFC 6724 §5,
+rule 3). For IPv6 there is no duplicate address detection (RFC 4862 §5.4), because the host of a dead primary may still
+have the address.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class VirtualAddress:
 
 
 def parsed(text: str) -> VirtualAddress:
-    """The address of a text. BadAddress."""
+    """The address that a text describes. BadAddress."""
     rest, at, device = text.strip().partition("@")
     number, slash, prefix = rest.partition("/")
     if not at or not 0 < len(device) <= _MAX_DEVICE_NAME or "/" in device or device.split() != [device]:
@@ -75,9 +77,9 @@ def parsed(text: str) -> VirtualAddress:
 
 
 def grant(address: VirtualAddress, device: int, valid_s: int, number: int) -> bytes:
-    """The request (netlink) to give the device of that index this address for so many seconds, or to let it have it on.
+    """The request (netlink) to add this address to the device of that index for this number of seconds, or to renew it.
 
-    `number` is the request's, in 32 bits.
+    `number` is the request's number, in 32 bits.
     """
     lifetime = struct.pack("=IIII", 0, valid_s, 0, 0)  # preferred, valid; the kernel's own times
     flags = struct.pack("=I", _NO_DUPLICATE_DETECTION)
@@ -86,12 +88,12 @@ def grant(address: VirtualAddress, device: int, valid_s: int, number: int) -> by
 
 
 def withdraw(address: VirtualAddress, device: int, number: int) -> bytes:
-    """The request to take it away."""
+    """The request to remove it."""
     return _request(_DELETE_ADDRESS, _REQUEST | _ACK, address, device, number, b"")
 
 
 def outcome(answer: bytes, number: int) -> int | None:
-    """The error number (errno) of the answer to that request, 0 for none; None when this answers something else."""
+    """The error number (errno) in the answer to that request, 0 for none; None if this is not the answer to it."""
     if len(answer) < _HEADER.size + _CODE.size:
         return None
     _, kind, _, answered, _ = _HEADER.unpack_from(answer)

@@ -1,7 +1,8 @@
-"""What a member answers to candidates (`election.py` has the rules), and which clusters it listens to.
+"""The answers of a member to candidates (`election.py` has the rules), and the check to which cluster a message
+belongs.
 
-One vote an epoch: it is saved, with the epoch, before it is given (§5.2). Whatever this member was about to do itself ends when
-it enters an epoch for somebody else.
+A member gives one vote in an epoch, which is saved, with the epoch, before it is given (§5.2). When it enters an epoch
+that another member began, it gives up what it was doing itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ha.core.witness import objection_of
 
 
 class Voter:
-    """Judges others for the member that holds this office."""
+    """Judges candidates for the member that holds this office."""
 
     __slots__ = ("_candidacy", "_member", "_office")
 
@@ -24,7 +25,7 @@ class Voter:
         self._candidacy = candidacy
 
     def on_pre_vote(self, now: float, sender: str, message: PreVote) -> None:
-        """Somebody asks whether it would get this member's vote. This changes nothing."""
+        """A candidate asks whether it would get this member's vote. This changes nothing."""
         member = self._member
         loyalty = self._office.loyalty(now)
         reason = (
@@ -38,7 +39,7 @@ class Voter:
         )
 
     def on_vote(self, now: float, sender: str, message: Vote) -> None:
-        """Somebody asks for this member's vote."""
+        """A candidate asks for this member's vote."""
         member = self._member
         if message.epoch < member.epoch:
             reason = f"epoch {message.epoch} is over: {member.me} is in epoch {member.epoch}"
@@ -58,7 +59,7 @@ class Voter:
         member.send(sender, VoteReply(member.epoch, message.epoch, not reason, member.blank, reason))
 
     def is_strange(self, message: Append | SnapshotChunk | Attest) -> bool:
-        """Whether this comes from a primary of another cluster than the one that this store belongs to."""
+        """Whether this message is from a primary of another cluster than this store's."""
         mine, theirs = self._member.cluster_id, cluster_of(message)
         return bool(mine) and theirs is not None and theirs != mine
 
@@ -69,5 +70,5 @@ class Voter:
 
 
 def cluster_of(message: Append | SnapshotChunk | Attest) -> str | None:
-    """The id of the cluster whose primary has sent this."""
+    """The id of the cluster whose primary has sent this message."""
     return message.cluster_id if isinstance(message, Append) else message.members.cluster_id

@@ -1,18 +1,20 @@
-"""A witness: a voter that stores no messages, for a cluster of an even number of brokers that do.
+"""A witness: a voter that stores no messages, for a cluster with an even number of brokers that do.
 
-Life of a witness: it hears the primary and votes as every voter does. Instead of a log it has one position on its disk: it
-*attests* that the log of a primary was on that primary's own disk up to there (`Attested`). By Raft's rules (§5.3, log matching)
-a position of an epoch stands for everything before it, so a witness counts for a commit as any voter that holds a log which ends
-there, and refuses its vote to every log that ends before it (§5.4.1). It never stands for election: it has nothing to serve.
+Life of a witness: it hears the primary and votes like every voter. Instead of a log it has one position on its disk: it
+*attests* that the log of a primary was on that primary's own disk up to this position (`Attested`). By Raft's rules
+(§5.3, log matching), a position of an epoch represents everything before it. So a witness counts for a commit like any
+voter whose log ends there, and refuses its vote to every log that ends before it (§5.4.1). It is never a candidate,
+because it has nothing to serve.
 
-What commits with its help is on fewer disks: with two brokers, on one. And a broker that lacks it cannot be elected. So the
-primary asks it only while too few brokers keep up to make a majority without it (`Asking`), and once for each new membership,
-when that is committed: by then enough brokers hold what is attested.
+Batches that commit with its help are on fewer disks: with two brokers, on one. A broker that lacks them cannot be
+elected. So the primary asks the witness only while the brokers that keep up are no majority (`Asking`), and once for
+each new membership when that is committed: by then enough brokers have what is attested.
 
-Invariants: what is attested is saved before it is said, and only grows; a primary asks for nothing but what is of its own epoch
-and on its own disk; so the position of a witness is never beyond what was on the disk of one broker, whose name it keeps.
+Invariants: an attested position is saved before it is reported, and only grows. A primary asks only about batches of
+its own epoch that are on its own disk. So the position of a witness is never beyond what was on the disk of one broker,
+whose name it keeps.
 
-Source: witnesses of Paris (1986, "Voting with Witnesses"), and Ongaro's dissertation, §11.7.2, on Harp's.
+Source: the witnesses of Paris (1986, "Voting with Witnesses"), and Ongaro's dissertation, §11.7.2, on those of Harp.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ NO_LOG = "it is a witness and stores no messages: give every broker the same --h
 
 
 def attested_from(fields: Any) -> Attested:
-    """What `attested_fields` described. ValueError, of which BadMembership is one, when `fields` is not such a description."""
+    """Parses the output of `attested_fields`. ValueError, or its subclass BadMembership, if `fields` has another form."""
     match fields:
         case {"epoch": int(epoch), "index": int(index), "primary": str(primary), "members": members, "members_index": int(at)}:
             return Attested(epoch, index, primary, Membership.from_dict(members), at)
@@ -40,7 +42,7 @@ def attested_from(fields: Any) -> Attested:
 
 
 def attested_fields(attested: Attested) -> dict[str, Any]:
-    """As an object for JSON."""
+    """The position as an object for JSON."""
     return {
         "epoch": attested.epoch,
         "index": attested.index,
@@ -51,7 +53,9 @@ def attested_fields(attested: Attested) -> dict[str, Any]:
 
 
 def objection_of(attested: Attested, theirs: Position) -> str:
-    """Why a witness gives no vote to a log that ends at `theirs`, before what it attests: where the rest of it is."""
+    """Why a witness refuses its vote to a log that ends at `theirs`, before the attested position, and which broker has
+    the rest.
+    """
     return (
         f"it attests the log of {attested.primary} up to epoch {attested.epoch}, index {attested.index}, which may be on that "
         f"broker's disk alone; yours ends at {theirs}: start {attested.primary}"
@@ -66,13 +70,14 @@ class Witness(Backup):
     def __init__(self, member: Member) -> None:
         super().__init__(member)
         self._settled: Membership | None = None
-        """The last membership that was told to be committed."""
+        """The last membership that was reported as committed."""
 
     @property
     def match_index(self) -> int:
-        """Up to here it attests the log of this epoch's primary.
+        """The index up to which it attests the log of this epoch's primary.
 
-        While it is blank it may have attested more before its disk was lost: what the primary says is committed comes first.
+        While it is blank, it may have attested more before its disk was lost, so it first waits for what the primary
+        reports as committed.
         """
         attested = self._of_this_epoch
         if attested is None or (self._member.blank and self.told_commit >= attested.members_index):
@@ -85,7 +90,7 @@ class Witness(Backup):
         return attested if attested is not None and attested.epoch == self._member.epoch else None
 
     def append(self, now: float, sender: str, message: Append) -> None:
-        """A primary that takes it for a broker with a log."""
+        """The primary treats it as a broker with a log."""
         self._hear(now, sender, message.commit_index)
         self._decline(message.round)
 
@@ -95,7 +100,7 @@ class Witness(Backup):
         self._decline(0)
 
     def attest(self, now: float, sender: str, message: Attest) -> None:
-        """A heartbeat of the primary, which may ask for more."""
+        """A heartbeat of the primary, which may ask it to attest more."""
         self._hear(now, sender, message.commit_index)
         self._ready = True
         member = self._member
@@ -105,7 +110,7 @@ class Witness(Backup):
         self._reply(message.round)
 
     def _judge_members(self) -> None:
-        """What of the membership is committed; and whether this store is whole, as a log that holds all of it would be."""
+        """Decide whether the membership is committed, and whether this store is whole, like a log that has everything."""
         member, attested = self._member, self._of_this_epoch
         if attested is None or self.told_commit < attested.members_index:
             return
@@ -127,7 +132,7 @@ class Witness(Backup):
 
 
 class Asking(Progress):
-    """The witness, as its primary sees it. One question is under way at a time; a heartbeat repeats it."""
+    """The witness, as its primary sees it. Only one question is open at a time; a heartbeat repeats it."""
 
     __slots__ = ("_asked", "_moved")
 
@@ -135,7 +140,7 @@ class Asking(Progress):
         super().__init__(address, next_index, now, connected)
         self._asked = 0
         self._moved: dict[str, tuple[int, float]] = {}
-        """By store, up to where it has acknowledged, and when that last grew or nothing was left to acknowledge."""
+        """By store: its acknowledged index, and when this last grew or nothing was left to acknowledge."""
 
     def link(self, connected: bool) -> None:
         """The link came up or broke."""
@@ -143,11 +148,13 @@ class Asking(Progress):
         self._asked = 0
 
     def refused(self, reply: AppendReply, log: object, *, current: bool) -> bool:
-        """It has no log to find an agreement in."""
+        """A witness has no log, so there is nothing to agree on."""
         return False
 
     def question(self, member: Member, peers: Mapping[str, Progress], now: float, *, again: bool) -> int:
-        """Up to which index it has to attest now; 0 when nothing is to be asked. `again`: also what was asked already."""
+        """The index up to which it must attest now; 0 if there is nothing to ask. `again`: also repeat an open
+        question.
+        """
         index = member.durable_index
         if not self._needed(member, peers, now):
             index = min(index, member.commit_index)
@@ -161,7 +168,7 @@ class Asking(Progress):
         return index
 
     def _needed(self, member: Member, peers: Mapping[str, Progress], now: float) -> bool:
-        """Whether the stores that keep up, the primary's own among them, are no majority of the voters."""
+        """Whether the stores that keep up, including the primary's own, are less than a majority of the voters."""
         members = member.log.members
         others = [peers[address] for address in members.stores if address != member.me]
         keeping_up = [self._keeps_up(member, each, now) for each in others]

@@ -1,18 +1,20 @@
-"""Links to the other members, and discovery: every member keeps one connection open to each other one, and sends over its own.
+"""Links to the other members, and discovery: every member keeps one connection open to each other one, and sends over
+its own.
 
-Life of a link: it tries its address, waits a little longer after each failure (`_DELAYS_S`), and says in its Open who it is,
-to which cluster it belongs, and which versions it speaks (ha.core.versions); once its sending link has credit the member counts
-as connected; when the connection ends it is disconnected, and the link tries again. What the other side sends comes in over the
-connection that it opened (`IncomingPeer`); that it has come is a reason to try our own at once. A joining broker therefore finds
-the primary wherever it is: whichever of its addresses answers tells it. A broker of the same cluster that is no member, as far as
-this one knows, is answered over a link of its own for as long as it keeps its.
+Life of a link: it connects to its address, and waits a little longer after each failure (`_DELAYS_S`). Its Open states
+its address, its cluster, and its versions (ha.core.versions). When its sending link has credit, the member is
+connected. When the connection ends, the member is disconnected, and the link tries again. Messages of the other side
+arrive over the connection that the other side opened (`IncomingPeer`); when such a connection arrives, our own link
+tries at once. So a joining broker finds the primary wherever it is: any member that answers tells it. A broker of the
+same cluster that is not a member, as far as this one knows, is answered over a separate link while it keeps its own.
 
-Invariants: messages to a member leave in order over one connection, or not at all; nothing is kept for a member that is not
-connected; a link that does not read holds back at most `limits.PEER_BUFFER_BYTES` before it is dropped and started anew; a
-link on which nothing is heard for `silence_s`, though heartbeats are due, is dropped and started anew too (AMQP part 2.4.5);
-nothing is sent to, or taken from, a member of versions that do not go with this broker's, and both sides say why (`refusals`);
-with TLS, nothing is sent to, or taken from, anybody without the certificate of the member that it is to be (ha.core.identity);
-where logins are demanded, nothing is taken from who has not shown that it is the user of the brokers.
+Invariants: messages to a member leave in order over one connection, or not at all. Nothing is kept for a member that is
+not connected. A link that does not read holds back at most `limits.PEER_BUFFER_BYTES` before it is dropped and started
+again. A link on which nothing is heard for `silence_s`, although heartbeats are due, is also dropped and started again
+(AMQP part 2.4.5). No messages are exchanged with a member whose versions do not fit this broker's, and both sides
+report why (`refusals`). With TLS, no messages are exchanged with a peer without the certificate of its member
+(ha.core.identity). If logins are required, messages are accepted only from a peer that has logged in as the user of the
+brokers.
 """
 
 from __future__ import annotations
@@ -59,29 +61,31 @@ _CONNECT_TIMEOUT_S = 3
 _LOOK_S = 0.05
 PEER_ADDRESS = "$ha"
 REMOVED_PROPERTY = "qpid.ha-removed"
-"""The property of an Open that tells a broker of this cluster that it is no member any more: since which index of the log."""
+"""The property of an Open that tells a broker of this cluster that it is no longer a member, with the index of the log
+since which this is so.
+"""
 PEER_PROPERTY = "qpid.ha-peer"
-"""The property of an Open by which a member asks for a connection of its own kind; its value is the member's address."""
+"""The property of an Open with which a member requests a replication connection; its value is the member's address."""
 TICK_S = 0.2
-"""Often enough for proton to send heartbeats in time: after a quarter of the other side's `silence_s`, which is 1 at the
-least.
+"""Often enough for proton to send heartbeats in time: after a quarter of the other side's `silence_s`, which is at
+least 1 s.
 """
 
 
 class PeerEvents(Protocol):
-    """What the owner of the links is told (see ReplicatedLog): connected, disconnected, and a decoded message."""
+    """What the owner of the links (see ReplicatedLog) is told: connected, disconnected, and a decoded message."""
 
     def connected(self, peer: str) -> None:
         """Messages can go to this member."""
 
     def disconnected(self, peer: str) -> None:
-        """They cannot any more."""
+        """Messages can no longer go to this member."""
 
     def receive(self, peer: str, message: Message, payload: bytes | memoryview) -> None:
-        """A message came."""
+        """A message has arrived."""
 
     def heard(self, peer: str) -> None:
-        """More of a large message came, which is not whole yet."""
+        """A part of a large message has arrived; the message is not complete yet."""
 
 
 @implementer(IPushProducer)
@@ -101,7 +105,7 @@ class _Outgoing(TwistedProtocol):
         self._refusal = ""
 
     def connectionMade(self) -> None:
-        """Open, begin, attach: all in one flight."""
+        """Send Open, Begin and Attach together."""
         assert self.transport is not None
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
@@ -118,7 +122,7 @@ class _Outgoing(TwistedProtocol):
         self.flush()
 
     def dataReceived(self, data: bytes) -> None:
-        """Bytes from the member: protocol only, it says what it has to say over its own connection."""
+        """Bytes from the member: only protocol, because it sends its messages over its own connection."""
         self.engine.push(data)
         self.engine.drain()
         self._logins.follow(self.engine, self._logged_in)
@@ -138,27 +142,27 @@ class _Outgoing(TwistedProtocol):
         self.link.ended(self, self._refusal)
 
     def flush(self) -> None:
-        """Write what the engine has, unless the socket is full."""
+        """Write the engine's output, unless the socket is full."""
         if self.engine.alive and self.transport is not None and not self._paused:
             write_output(self.transport, self.engine)
             if self.engine.finished:
                 self.transport.loseConnection()
 
     def pauseProducing(self) -> None:
-        """The socket is full: the engine keeps what comes until it is not."""
+        """The socket is full: the engine keeps its output until there is room."""
         self._paused = True
 
     def resumeProducing(self) -> None:
-        """The socket takes bytes again."""
+        """The socket accepts bytes again."""
         self._paused = False
         self.flush()
 
     def stopProducing(self) -> None:
-        """The socket will take no more at all."""
+        """The socket accepts no more bytes at all."""
         self._paused = True
 
     def send(self, data: bytes) -> None:
-        """Send one message, unless this link has too much unsent already: then it starts anew."""
+        """Send one message. If this link has too many unsent bytes, it is started again instead."""
         sender = self.sender
         if sender is None or not sender.open or not self.engine.alive:
             return
@@ -169,27 +173,27 @@ class _Outgoing(TwistedProtocol):
             self.drop()
 
     def drop(self) -> None:
-        """End it now."""
+        """End the connection now."""
         if self.transport is not None:
             self.transport.abortConnection()  # type: ignore[attr-defined]
 
     # ---- EngineListener
 
     def on_open(self, engine: Engine) -> None:
-        """The member answered; what it says of its versions is looked at when it would be talked to."""
+        """The member answered. Its versions are checked before messages are sent to it."""
         removed_at = engine.remote_properties.get(REMOVED_PROPERTY)
         if isinstance(removed_at, int) and removed_at > 0:
             self.link.peers.on_removed(removed_at)
 
     def on_link(self, engine: Engine, link: Link) -> None:
-        """A member attaches nothing over a connection that it did not open."""
+        """A member attaches no links over a connection that it did not open."""
         link.close()
 
     def on_link_open(self, engine: Engine, link: Link) -> None:
         """Our link is attached; credit comes next."""
 
     def on_credit(self, engine: Engine, link: Sender) -> None:
-        """The member reads: it is connected, if it is one to talk to."""
+        """The member has given credit: it is connected, if messages may be exchanged with it."""
         if not self.up and link.credit > 0:
             theirs = versions_of(engine.remote_properties)
             self._refusal = self.link.peers.objection_to(theirs, self.link.address)
@@ -200,7 +204,7 @@ class _Outgoing(TwistedProtocol):
             self.link.opened(theirs)
 
     def on_messages(self, engine: Engine, link: Receiver) -> None:
-        """Nothing comes in here."""
+        """No messages arrive here."""
 
     def on_outcomes(self, engine: Engine, link: Sender) -> None:
         """Everything is sent settled."""
@@ -214,8 +218,9 @@ class _Outgoing(TwistedProtocol):
         self._refusal = reason or self._refusal
 
     def tick(self, now_s: float) -> None:
-        """Heartbeats of the AMQP connection, and its end when none came for too long: whoever is silent does not read either, so
-        that a full socket would stay full."""
+        """Send heartbeats, and end the connection if none arrived for too long. A silent peer does not read either, so
+        a full socket would stay full.
+        """
         silent = self.engine.tick(int(now_s * 1000))
         self.engine.drain()
         self.flush()
@@ -243,11 +248,11 @@ class OutgoingLink(ClientFactory):
         self._stopped = False
 
     def start(self) -> None:
-        """Try to connect, from now on until `stop`."""
+        """Try to connect, until `stop`."""
         self._try()
 
     def stop(self) -> None:
-        """End for good."""
+        """End the link for good."""
         self._stopped = True
         if self._retry is not None and self._retry.active():
             self._retry.cancel()
@@ -257,7 +262,7 @@ class OutgoingLink(ClientFactory):
             self._connection.drop()
 
     def hurry(self) -> None:
-        """The member has shown that it lives: do not wait with the next try."""
+        """The member has shown that it lives: make the next attempt now."""
         if self._retry is not None and self._retry.active():
             self._retry.cancel()
             self._failures = 0
@@ -265,26 +270,26 @@ class OutgoingLink(ClientFactory):
 
     @property
     def trouble(self) -> str:
-        """Why messages do not go through, or ""."""
+        """Why messages cannot be sent, or ""."""
         return "" if self.connected else self._told or "is not connected yet"
 
     @property
     def refusal(self) -> str:
-        """Why there is no link, while it is because one side refuses it; ""."""
+        """Why one side refuses the link, or ""."""
         return self._refused
 
     @property
     def connected(self) -> bool:
-        """Whether messages go through."""
+        """Whether messages can be sent."""
         return self._connection is not None and self._connection.up
 
     def send(self, data: bytes) -> None:
-        """Send an encoded message; dropped when the member is not connected."""
+        """Send an encoded message. It is dropped if the member is not connected."""
         if self._connection is not None and self._connection.up:
             self._connection.send(data)
 
     def restart(self, reason: str) -> None:
-        """Drop the connection and open another."""
+        """Drop the connection, and open another one."""
         _log.warn("link to {peer} opened again: {reason}", peer=self.address, reason=reason)
         if self._connection is not None:
             self._connection.drop()
@@ -295,13 +300,13 @@ class OutgoingLink(ClientFactory):
             self._connection.tick(now_s)
 
     def buildProtocol(self, addr: object) -> TwistedProtocol:
-        """The connection is there."""
+        """The connection is open."""
         self._connection = _Outgoing(self)
         credentials = self.peers.credentials
         return self._connection if credentials is None else self._over_tls(self._connection, credentials)
 
     def _over_tls(self, connection: _Outgoing, credentials: Credentials) -> TwistedProtocol:
-        """It must be the member that it is to be, before it is told a word."""
+        """With TLS, check that the peer is the right member before anything is sent to it."""
         from broker.net.credentials import certificate_of
         from broker.net.tls import over_tls
 
@@ -320,12 +325,12 @@ class OutgoingLink(ClientFactory):
         self._connector = self.peers.reactor.connectTCP(address.host, address.port, self, timeout=_CONNECT_TIMEOUT_S)
 
     def clientConnectionFailed(self, connector: object, reason: Failure) -> None:
-        """Nobody there yet."""
+        """The connection failed."""
         self._tell(f"cannot be reached ({reason.getErrorMessage()})")
         self._again()
 
     def opened(self, theirs: Versions) -> None:
-        """Messages go through now, in a form that both read."""
+        """Messages can be sent now, in a form that both sides read."""
         self.wire = self.peers.wire_with(theirs)
         self.is_witness = theirs.witness
         self._failures = 0
@@ -360,9 +365,11 @@ class OutgoingLink(ClientFactory):
 
 
 class IncomingPeer:
-    """The session of a connection that another member opened to us: it sends messages, and nothing else goes over it.
+    """The session of a connection that another member opened to this broker: it sends messages, and nothing else uses
+    the connection.
 
-    Fulfils `broker.sessions.connection.Session`. It outlives this broker's times of service, and `Peers.tick` beats for it.
+    It fulfils `broker.sessions.connection.Session`. It outlives this broker's times of service, and `Peers.tick` sends
+    its heartbeats.
     """
 
     serves_clients = False
@@ -374,21 +381,21 @@ class IncomingPeer:
         self._link: Receiver | None = None
         self._heard_s = 0.0
         self._messages = self._bytes = 0
-        """Messages taken, and their bytes, whose credit the member has not got back."""
+        """Messages accepted, and their bytes, whose credit was not yet returned to the member."""
         self.versions = versions_of(connection.properties)
 
     # ---- broker.sessions.connection.Session
 
     def open_properties(self) -> dict[str, Any]:
-        """What this broker says of itself to a member; and to one that is none any more, that this is so."""
+        """This broker's properties for a member; and for a broker that is no longer a member, this fact."""
         removed_at = self.peers.removed_at(self.peer)
         return self.peers.open_properties() | ({REMOVED_PROPERTY: removed_at} if removed_at else {})
 
     def opened(self) -> None:
-        """Our Open is on its way; the member attaches its link."""
+        """Our Open is sent; the member attaches its link."""
 
     def on_link(self, link: Link) -> None:
-        """The member's link: take all that it sends."""
+        """Accept the member's link, and all messages on it."""
         link.accept()
         if isinstance(link, Receiver):
             self._link = link
@@ -408,7 +415,9 @@ class IncomingPeer:
             self.peers.events.receive(self.peer, message, payload)
 
     def beat(self, now_s: float) -> None:
-        """Each TICK_S: the connection's heartbeats; and a member in the midst of a large message is heard all the while."""
+        """Each TICK_S: send the connection's heartbeats. A member that is sending a large message counts as heard
+        meanwhile.
+        """
         heard_s, link = self.connection.heard, self._link
         if link is not None and link.open and link.partial is not None and heard_s != self._heard_s:
             self._heard_s = heard_s
@@ -416,9 +425,9 @@ class IncomingPeer:
         self.connection.beat(now_s)
 
     def _grant_again(self, link: Receiver, messages: list[bytes]) -> None:
-        """Give the member its credit back by the lot: each grant is a frame that it has to read.
+        """Return credit to the member in large amounts, because each grant is a frame that it must read.
 
-        A grant opens the session's window again too, which counts frames, so bytes count as well as messages.
+        A grant also opens the session's window again. The window counts frames, so bytes count as well as messages.
         """
         self._messages += len(messages)
         self._bytes += sum(map(len, messages))
@@ -433,23 +442,23 @@ class IncomingPeer:
         """Nothing is sent over this connection."""
 
     def on_link_closed(self, link: Link) -> None:
-        """The member ends its connection next."""
+        """The member will end its connection next."""
 
     def resume(self) -> None:
-        """Nothing waits for that."""
+        """Nothing waits for this."""
 
     def subscriptions(self, behind: tuple[Any, ...] = ()) -> list[tuple[int, dict[str, Any]]]:
-        """A member subscribes to nothing."""
+        """A member has no subscriptions."""
         return []
 
     def end(self) -> None:
-        """Nothing hangs on its links."""
+        """Nothing depends on its links."""
 
     def end_service(self, condition: Condition) -> None:
-        """Members talk to each other whoever serves."""
+        """Members exchange messages whether this broker serves or not."""
 
     def look_again(self) -> None:
-        """It is one thing that the rules allow, and needs nothing more."""
+        """A changed ACL needs no check here: replication is one right, which was checked before."""
 
     def lost(self) -> None:
         """The connection ended; the member may have opened another one since."""
@@ -489,15 +498,15 @@ class Peers:
         self.events = events
         self.silence_s = silence_s
         self.login = login
-        """Who this broker is towards the others."""
+        """The login of this broker at the others."""
         self._user = user
-        """Who they have to be towards this one; "" for anybody."""
+        """The user as which they must log in at this one; "" for any."""
         self.credentials = credentials
-        """With them all links are over TLS, and a member is who has its certificate."""
+        """With credentials, all links use TLS, and a member is identified by its certificate."""
         self.removed_at = removed_at
-        """Since which index of the log a broker is no member; 0 when it is one."""
+        """The index of the log since which a broker is not a member; 0 if it is one."""
         self.on_removed = on_removed
-        """Told that this broker is no member since an index of the log, by one that is."""
+        """Called when a member reports that this broker is no longer a member, with the index of the log."""
         self.scratch = Scratch()
         self.incoming: dict[str, IncomingPeer] = {}
         self._cluster_id = cluster_id
@@ -510,7 +519,7 @@ class Peers:
         self._last_encoded: tuple[Message | None, Sequence[bytes], int, bytes] = (None, (), 0, b"")
 
     def objection_to(self, theirs: Versions, peer: str) -> str:
-        """Why this broker must not talk to that member, or ""."""
+        """Why this broker must not exchange messages with that member, or ""."""
         return objection_to(theirs, self._versions, peer, self._cluster_version()) or objection_to_part(
             theirs, peer, self._members()
         )
@@ -520,24 +529,24 @@ class Peers:
         return self._versions.wire_with(theirs)
 
     def machine_versions(self) -> dict[str, int]:
-        """What the members that are connected to this broker now say that they apply."""
+        """The machine versions that the members connected now have stated."""
         return {address: incoming.versions.machine for address, incoming in self.incoming.items()}
 
     def of_older_release(self) -> list[str]:
-        """The connected members that know neither a witness nor learners that stay learners."""
+        """The connected members whose release knows neither witnesses nor learners that stay learners."""
         return sorted(address for address, incoming in self.incoming.items() if incoming.versions.wire < WITNESS_SINCE)
 
     def runs_as_witness(self, address: str) -> bool:
-        """Whether the broker of this address has said so when a link to it came up."""
+        """Whether the broker of this address stated that it is a witness when a link to it came up."""
         link = self._links.get(address)
         return link is not None and link.is_witness
 
     def refusals(self) -> dict[str, str]:
-        """Why there is no link with a member, where one side refuses it."""
+        """The reasons for which one side refuses a link, by member."""
         return self._refused | {address: link.refusal for address, link in self._links.items() if link.refusal}
 
     def open_properties(self) -> dict[str, Any]:
-        """What this broker says of itself to a member."""
+        """This broker's properties for a member."""
         return self._versions.properties() | {
             "product": "understudy",
             PEER_PROPERTY: self.me,
@@ -548,13 +557,13 @@ class Peers:
     # ---- ha.replicated_log.Peers
 
     def send(self, peer: str, message: Message, batches: Sequence[bytes]) -> None:
-        """Send a message and what goes beside it."""
+        """Send a message and the bytes beside it."""
         link = self._links.get(peer)
         if link is not None and link.connected:
             link.send(self._encoded(message, batches, link.wire))
 
     def _encoded(self, message: Message, batches: Sequence[bytes], wire: int) -> bytes:
-        """The message's bytes; what was just sent to another member is not encoded again."""
+        """The message's bytes. A message that was just sent to another member is not encoded again."""
         last, last_batches, last_wire, data = self._last_encoded
         if not batches:
             return replication_link.encode(message, batches, wire)
@@ -565,7 +574,7 @@ class Peers:
         return data
 
     def set_members(self, members: Membership) -> None:
-        """Keep links to these members, and to no others but those that keep one to us."""
+        """Keep links to these members, and to others only while they keep one to this broker."""
         for address in list(self._links):
             if address not in members.addresses and address not in self.incoming:
                 self._links.pop(address).stop()
@@ -581,13 +590,15 @@ class Peers:
         return link
 
     def tell_removed(self, members: Membership) -> None:
-        """End the connections of brokers that are no members: they come back, and are told so."""
+        """End the connections of brokers that are not members: they connect again, and are told so."""
         for address, incoming in list(self.incoming.items()):
             if address not in members.addresses:
                 incoming.connection.drop()
 
     def reach(self, address: str, within_s: float) -> Deferred[str]:
-        """Open a link to this broker, member or not: fires with "" when messages go through, else with why they do not."""
+        """Open a link to this broker, member or not. The Deferred fires with "" when messages can be sent, else with
+        the reason.
+        """
         link, until_s = self._link_to(address), self.clock.seconds() + within_s
         reached: Deferred[str] = Deferred()
 
@@ -601,12 +612,12 @@ class Peers:
         return reached
 
     def drop_stranger(self, address: str) -> None:
-        """This broker's link to us has ended: if it is no member, nothing is left to say to it."""
+        """The broker's link to us has ended. If it is not a member, our link to it is no longer needed."""
         if address in self._links and address not in self._members().addresses:
             self._links.pop(address).stop()
 
     def close(self, peer: str, reason: str) -> None:
-        """Drop both connections with a member that sent something that cannot be right."""
+        """Drop both connections with a member that sent an invalid message."""
         incoming = self.incoming.get(peer)
         if incoming is not None:
             _log.error("link from {peer} dropped: {reason}", peer=peer, reason=reason)
@@ -616,7 +627,7 @@ class Peers:
             link.restart(reason)
 
     def trouble(self) -> dict[str, str]:
-        """The members that cannot be talked to, and why, by address."""
+        """The members with which no messages can be exchanged, and why, by address."""
         return {address: link.trouble for address, link in self._links.items() if link.trouble}
 
     def stop(self) -> None:
@@ -628,7 +639,9 @@ class Peers:
     # ---- broker.sessions.connection.Role
 
     def accept(self, connection: Connection, value: str) -> IncomingPeer:
-        """A member, whose address is `value`, opened a connection to us: take it, or say in a Condition why not."""
+        """A member, whose address is `value`, opened a connection to this broker: accept it, or return the reason in a
+        Condition.
+        """
         self._recognise(value, connection)
         principal = connection.principal
         if self._user and not (principal.authenticated and principal.user == self._user and principal.until_s is None):
@@ -665,7 +678,7 @@ class Peers:
         return peer
 
     def _recognise(self, address: str, connection: Connection) -> None:
-        """Condition unless who has connected may speak as that member. Strangers are told nothing of the cluster."""
+        """A Condition unless the peer may act as that member. Other peers get no information about the cluster."""
         if self.credentials is None:
             return
         why = objection_to_member(address, connection.socket.certificate)
@@ -676,7 +689,7 @@ class Peers:
             raise Condition("amqp:unauthorized-access", f"{address} {why}")
 
     def tick(self) -> None:
-        """Every TICK_S: the heartbeats of the connections in both directions."""
+        """Every TICK_S: send the heartbeats of the connections in both directions."""
         now = self._awake.seconds()
         for link in list(self._links.values()):
             link.tick(now)
@@ -685,7 +698,7 @@ class Peers:
 
 
 def _is_name(value: str) -> bool:
-    """Whether a member can be called so."""
+    """Whether a member can have this name."""
     try:
         return urls.parse(value).names == (value,)
     except urls.BadUrl:
