@@ -26,7 +26,9 @@ T = TypeVar("T")
 
 
 class Arbitration:
-    """Whose turn it is. SettingsError when there is no such arbiter, or its options are wrong. `patience_s` may be infinite."""
+    """The arbiter with its guard. SettingsError if there is no such arbiter, or its options are wrong. `patience_s` may
+    be infinite.
+    """
 
     log = Logger(namespace="resource_manager")
 
@@ -47,13 +49,13 @@ class Arbitration:
         self._without = False
 
     def start(self, on_change: Callable[[], None]) -> None:
-        """Begin; `on_change` is called when `acts_at` may answer something else than before."""
+        """Begin. `on_change` is called when the result of `acts_at` may have changed."""
         self._on_change = on_change
         self._started_s = self._reactor.seconds()
         self._guarded("watch", lambda: self._arbiter.watch(self._changed), None)
 
     def close(self) -> Deferred[None]:
-        """Give up what is held. Fires when that is done, or CLOSE_S are over."""
+        """Release the turn. Fires when this is done, or after CLOSE_S."""
         self._on_change = None
         if self._news is not None and self._news.active():
             self._news.cancel()
@@ -61,7 +63,9 @@ class Arbitration:
         return done.addTimeout(CLOSE_S, self._reactor).addBoth(lambda _: None)
 
     def acts_at(self, needed_since_s: float, now_s: float) -> float:
-        """When this daemon may ask for the promotion that has been needed since then; NEVER: not before `on_change` is called."""
+        """When this daemon may request the promotion that has been needed since then; NEVER: not before `on_change` is
+        called.
+        """
         said_s = self._guarded("acts_at", lambda: float(self._arbiter.acts_at(needed_since_s, now_s)), NEVER)
         turn = patience.turn(
             NEVER if isnan(said_s) else said_s,
@@ -87,18 +91,18 @@ class Arbitration:
         self._guarded("rest", self._arbiter.rest, None)
 
     def hears_of(self, daemons: Collection[str]) -> None:
-        """The daemons that there are. Look again afterwards: turns may be others."""
+        """The names of all daemons. Call `acts_at` again afterwards, because the turns may have changed."""
         self._builtin.hears_of(daemons)
         if self._arbiter is not self._builtin:
             self._guarded("hears_of", lambda: self._arbiter.hears_of(daemons), None)
         self.look()
 
     def publish(self, view: Published) -> None:
-        """Make this known outside."""
+        """Publish this."""
         self._guarded("publish", lambda: self._arbiter.publish(view), None)
 
     def health(self) -> Health:
-        """What the plug-in says of itself; unreachable since its last good answer when it raises."""
+        """The plug-in's health. If it raises an exception, it counts as unreachable since its last good answer."""
         said = self._guarded("health", self._arbiter.health, None)
         if isinstance(said, Health) and not self._fault:
             self._answered_s = said.answered_s
@@ -107,7 +111,7 @@ class Arbitration:
         return Health(False, since_s, self._fault_text or f"its health is {said!r}, and not a Health")
 
     def look(self) -> None:
-        """Say in the log when the outside system has gone away, or is back."""
+        """Log when the external system has become unreachable, or is back."""
         now_s, health = self._reactor.seconds(), self.health()
         away = patience.away_since(health, self._started_s, now_s, self._patience_s) < inf
         if away == self._away:
@@ -125,7 +129,7 @@ class Arbitration:
         )
 
     def _changed(self) -> None:
-        """In a turn of its own, so that a plug-in may say it from anywhere without our being entered again."""
+        """Called in a separate turn, so that a plug-in may call the watcher from anywhere without a nested call."""
         if self._on_change is not None and (self._news is None or not self._news.active()):
             self._news = self._reactor.callLater(0, self._tell)
 

@@ -29,11 +29,11 @@ from resource_manager.arbiters.options import pairs
 from resource_manager.core.arbiter import NEVER, ArbiterSettings, Guarantee, Health, Published
 
 AT_ONCE_S = 0.25
-"""A call that takes longer than this, more often than not, waits for something."""
+"""A call that takes longer than this in more than half of the cases waits for something."""
 _POLL_S = 0.02
 _UNKNOWN = "no-such-option"
 _TURNS = 2
-"""So many may follow each other while one is looked at: a turn may be lost, and won again."""
+"""This many turns may follow each other while one is checked: a turn may be lost and won again."""
 
 
 class Broken(Exception):
@@ -41,12 +41,12 @@ class Broken(Exception):
 
 
 class Untried(Exception):
-    """A rule cannot be tried. The text says why."""
+    """A rule cannot be tested. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a rule: `verdict` is "holds", "broken" or "untried"; `why` is "" when it holds."""
+    """The result of a rule: `verdict` is "holds", "broken" or "untried"; `why` is "" if it holds."""
 
     sentence: str
     verdict: str
@@ -55,9 +55,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is examined. `cut` and `mend` cut its outside system off and undo that; None where nobody knows how.
+    """The tested plug-in. `cut` and `mend` disconnect its external system and connect it again; None if there is no
+    way.
 
-    `wait_s`: time for whatever must come. `still_s`: for how long what must not come is watched."""
+    `wait_s`: time to wait for an expected event. `still_s`: time to watch for an unwanted event.
+    """
 
     name: str
     options: Mapping[str, str]
@@ -69,7 +71,7 @@ class Subject:
 
 
 class Daemon:
-    """Calls one arbiter as a daemon does, and notes what it does wrong."""
+    """Calls one arbiter as a daemon does, and records its errors."""
 
     def __init__(self, bench: Bench, arbiter: Any) -> None:
         self._bench = bench
@@ -80,7 +82,7 @@ class Daemon:
         self.late = 0
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """One call. Broken when it raises."""
+        """Make one call. Broken if it raises an exception."""
         seconds = self._bench.reactor.seconds
         self._inside, began_s = name, seconds()
         try:
@@ -106,7 +108,7 @@ class Daemon:
 
     @property
     def guarantee(self) -> Guarantee:
-        """What it promises; Broken when that is no guarantee."""
+        """Its guarantee. Broken if it is not one."""
         found = getattr(self._arbiter, "guarantee", None)
         if not isinstance(found, Guarantee):
             raise Broken(f"its guarantee is {found!r}, and not a Guarantee")
@@ -114,14 +116,14 @@ class Daemon:
 
     @property
     def health(self) -> Health:
-        """How it fares; Broken when that is no health."""
+        """Its health. Broken if it is not one."""
         found = self.call("health")
         if not isinstance(found, Health):
             raise Broken(f"its health is {found!r}, and not a Health")
         return found
 
     def acts_at(self) -> float:
-        """When it may act, asked in a need that has just begun."""
+        """When it may act, for a promotion that has just become necessary."""
         now_s = self._bench.reactor.seconds()
         found = self.call("acts_at", now_s, now_s)
         if not isinstance(found, int | float) or found != found:  # noqa: PLR0124 - a NaN is no time
@@ -133,7 +135,7 @@ class Daemon:
         return bool(self.acts_at() <= self._bench.reactor.seconds())
 
     async def close(self) -> None:
-        """End it."""
+        """Close it."""
         self.closed = True
         done = self.call("close")
         if isinstance(done, Awaitable):
@@ -141,7 +143,7 @@ class Daemon:
 
 
 class Bench:
-    """Makes arbiters for the rules, and keeps what was noted of their calls."""
+    """Makes arbiters for the rules, and keeps the records of their calls."""
 
     def __init__(self, reactor: Any, subject: Subject) -> None:
         self.reactor = reactor
@@ -151,13 +153,13 @@ class Bench:
         self._clusters = 0
 
     def settings(self, **more: str) -> ArbiterSettings:
-        """For a cluster that no rule has had."""
+        """Settings for a cluster that no rule has used."""
         self._clusters += 1
         return ArbiterSettings(f"{self.subject.cluster}-{self._clusters}", {**self.subject.options, **more})
 
     @asynccontextmanager
     async def daemons(self, count: int, *, reach: bool = True) -> AsyncIterator[list[Daemon]]:
-        """So many daemons of one cluster, which have reached their outside system."""
+        """Makes this many daemons of one cluster, which have reached their external system."""
         settings = self.settings()
         there = [
             Daemon(self, arbiters.make(self.subject.name, settings, self.reactor, f"daemon-{number}")) for number in range(count)
@@ -176,7 +178,7 @@ class Bench:
                         await daemon.close()
 
     async def until(self, condition: Callable[[], bool], otherwise: str) -> None:
-        """Wait until it is so. Broken when it is not in time."""
+        """Wait until the condition holds. Broken if it does not hold in time."""
         until_s = self.reactor.seconds() + self.subject.wait_s
         while not condition():
             if self.reactor.seconds() >= until_s:
@@ -184,7 +186,7 @@ class Bench:
             await self.passes(_POLL_S)
 
     async def watches(self, check: Callable[[], None]) -> None:
-        """Check again and again for a while."""
+        """Check repeatedly for a while."""
         until_s = self.reactor.seconds() + self.subject.still_s
         while self.reactor.seconds() < until_s:
             check()
@@ -370,7 +372,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
 
 
 async def examine(reactor: Any, subject: Subject, rules: Iterable[tuple[str, Rule]] = RULES) -> list[Outcome]:
-    """Try these rules, in this order. SettingsError when there is no such arbiter, or its options are wrong."""
+    """Test these rules, in this order. SettingsError if there is no such arbiter, or its options are wrong."""
     bench, outcomes = Bench(reactor, subject), list[Outcome]()
     first = arbiters.make(subject.name, bench.settings(), reactor, "daemon-0")
     if isinstance(done := first.close(), Awaitable):
@@ -443,7 +445,7 @@ def command(
 
 
 def main() -> None:
-    """Run the command to its end: 2 when there is nothing to examine."""
+    """Run the command. Exit code 2 if nothing can be tested."""
     try:
         command.main(prog_name="python -m resource_manager.conformance", standalone_mode=False)
     except (click.UsageError, SettingsError) as error:

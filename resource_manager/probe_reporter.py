@@ -1,7 +1,7 @@
-"""What the resource manager's probes bring, once an interval, handed to telemetry: one line a broker.
+"""Reports the results of the resource manager's probes to telemetry: once an interval, one line for each broker.
 
-A probe is asked several times a second; a line has how often, how often it was answered, how long that took, and what the broker
-said last.
+A probe asks several times a second. A line has the number of questions and answers, the response times, and the
+broker's last answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = Logger(namespace="resource_manager")
 
 
 class ProbeReporter:
-    """Writes with `writer`, each of its intervals."""
+    """Writes lines with `writer`, in its intervals."""
 
     def __init__(self, reactor: Any, writer: TelemetryWriter, probes: Mapping[str, Probe], detector: Detector) -> None:
         self.writer = writer
@@ -36,7 +36,7 @@ class ProbeReporter:
         self._call = self._reactor.callLater(delay_s, self._report)
 
     def stop(self) -> None:
-        """End; what was taken is written."""
+        """End. The collected results are written."""
         if self._call is not None and self._call.active():
             self._call.cancel()
         self.writer.close()

@@ -53,8 +53,9 @@ _DAEMONS_INTERVAL_S = 2.0
 
 
 class ResourceManager(Service):
-    """The daemon as a Twisted service. `jitter` gives numbers in [0, 1). SettingsError when a file of TLS is not what it should
-    be, or the arbiter cannot be made."""
+    """The daemon as a Twisted service. `jitter` gives numbers in [0, 1). SettingsError if a TLS file is invalid, or the
+    arbiter cannot be made.
+    """
 
     log = Logger(namespace="resource_manager")
 
@@ -76,7 +77,7 @@ class ResourceManager(Service):
         self._probes = {address.name: self._new_probe(address) for address in url.addresses}
         self._members_index = 0
         self._watches = ""
-        """Why the cluster's settings forbid this daemon to act."""
+        """Why the cluster's settings do not allow this daemon to act."""
         self._detector = Detector(url.names, settings.detection_s)
         self._promotion = Promotion(settings.promotion, reactor.seconds())
         self._arbitration = Arbitration(
@@ -116,7 +117,7 @@ class ResourceManager(Service):
         self._end.callback(self._daemons.stop)
 
     def stopService(self) -> Deferred[None]:
-        """End the lines, and the timer. Fires when the arbiter has given up what it held."""
+        """End the connections and the timer. Fires when the arbiter has released its turn."""
         super().stopService()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
@@ -163,13 +164,13 @@ class ResourceManager(Service):
         self._step()
 
     def _fault(self, name: str, reason: str) -> None:
-        """Log a broker's trouble once, not at each attempt."""
+        """Log a broker's fault once, not at each attempt."""
         if self._faults.get(name) != reason:
             self._faults[name] = reason
             self.log.warn("{broker}: {reason}", broker=name, reason=reason)
 
     def _follow(self, item: dict[str, Any]) -> None:
-        """Watch the members that the cluster's log names, when it names others than are watched; `item` is a broker's answer."""
+        """Watch the members in the cluster's log, if they have changed. `item` is a broker's answer."""
         sight = self._detector.sight(self._reactor.seconds())
         members = sight.newest_members(sight.cluster) if sight.cluster else None
         if members is None or members.index <= self._members_index:
@@ -196,7 +197,7 @@ class ResourceManager(Service):
             self._probes[name].start()
 
     def _look_for_daemons(self) -> None:
-        """Ask one backup (it has few connections to list) which daemons there are."""
+        """Ask one backup, which has few connections to list, for the names of the daemons."""
         self._arbitration.look()
         sight = self._detector.sight(self._reactor.seconds())
         backups = [seen.name for seen in sight.reachable if not seen.serves]
@@ -227,14 +228,14 @@ class ResourceManager(Service):
             self._timer = self._reactor.callLater(max(min(wake_s) - now_s, 0.001), self._step)
 
     def _tell_whether_it_watches(self, sight: Sight) -> None:
-        """Log what the cluster's settings mean for this daemon, when that has changed."""
+        """Log whether the cluster's settings allow this daemon to act, when that has changed."""
         watches = cluster_settings.objection(self._settings.arbiter, sight.settings, (), "", 0.0)
         if watches != self._watches:
             self._watches = watches
             self.log.info("{reason}", reason=f"it only watches: {watches}" if watches else "it acts again when it is needed")
 
     def _carry_out(self, effects: list[Effect]) -> list[float]:
-        """Do these, in their order; returns the times at which to step again."""
+        """Carry out these effects in order. Returns the times for the next steps."""
         wake_s: list[float] = []
         for effect in effects:
             match effect:
@@ -300,7 +301,7 @@ class ResourceManager(Service):
 
 
 def _credentials(settings: ManagerSettings) -> Credentials | None:
-    """What brokers over TLS need."""
+    """The credentials for brokers over TLS."""
     if all(address.transport == urls.TCP for address in settings.brokers.addresses):
         return None
     from broker.net.credentials import Credentials  # what it brings takes time to load

@@ -1,8 +1,8 @@
-"""What the resource manager is told: its options, of which `OPTIONS` is the one table, and the settings read from them.
+"""The options of the resource manager, in the table `OPTIONS`, and the settings that are read from them.
 
-Life: `broker.options.gather` reads the texts of all sources, `read` checks what concerns several options at once and freezes the
-result; nothing changes it afterwards. The command's options and the reference page are made from the table. This is the only
-module here that looks at the environment.
+Life: `broker.options.gather` reads the texts from all sources. `read` checks combinations of options and freezes the
+result; nothing changes it afterwards. The command's options and the reference page are made from the table. Only this
+module here reads the environment.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _patient = seconds(0, 3600)
 
 
 def _patience(value: str) -> float:
-    """In seconds; infinite for `never`."""
+    """The patience in seconds; infinite for `never`."""
     try:
         return inf if value == "never" else _patient(value)
     except ValueError as error:
@@ -67,7 +67,7 @@ def _name(value: str) -> str:
 
 
 def _priorities(value: str) -> dict[str, int]:
-    """`ADDR=N,ADDR=N`: by member name."""
+    """The priorities in `ADDR=N,ADDR=N`, by member name."""
     found: dict[str, int] = {}
     for part in value.split(","):
         address, equals, number = part.strip().rpartition("=")
@@ -158,12 +158,12 @@ OPTIONS = (
         "More options for the witness, as in a broker's --config file: interface, users, TLS, ha-username.",
     ),
 )
-"""Everything that the resource manager can be told."""
+"""All options of the resource manager."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerSettings:
-    """The daemon's settings; times in seconds."""
+    """The daemon's settings. Times are in seconds."""
 
     brokers: Url
     arbiter: str
@@ -176,25 +176,24 @@ class ManagerSettings:
     telemetry_max_size: int
     mechanism: str
     cluster_name: str
-    """"" for the cluster's id."""
+    """The cluster's name; "" for its id."""
     tls: TlsFiles = NO_TLS
     arbiter_options: Mapping[str, str] = field(default_factory=dict)
     arbiter_patience_s: float = 10.0
-    """Infinite when a daemon is never to act without its arbiter."""
+    """Infinite if the daemon must never act without its arbiter."""
     witness: str = ""
-    """The name of the member that this process is, too; "" for none (`resource_manager.witness`)."""
+    """The name of the witness that also runs in this process; "" for none (`resource_manager.witness`)."""
     witness_dir: Path | None = None
     witness_config: Path | None = None
 
     @property
     def for_arbiter(self) -> ArbiterSettings:
-        """What its plug-in is told."""
+        """The settings for its plug-in."""
         return ArbiterSettings(self.cluster_name, self.arbiter_options)
 
 
 def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | None = None) -> ManagerSettings:
-    """The settings from the command line, the environment and the file that `--config` names. SettingsError says what is
-    wrong."""
+    """The settings from the command line, the environment and the file of `--config`. SettingsError says what is wrong."""
     values = gather(OPTIONS, command_line, os.environ if environ is None else environ)
     url, priorities = values["brokers"], values["priority"] or {}
     if url is None:
@@ -235,7 +234,7 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
 
 
 def _check_witness(values: Mapping[str, Any], url: Url) -> None:
-    """SettingsError unless the witness's options belong together."""
+    """SettingsError if the options of the witness are incomplete."""
     witness, where = values["witness"], values["witness_dir"]
     if not witness:
         for name in ("witness-dir", "witness-config"):
@@ -248,5 +247,7 @@ def _check_witness(values: Mapping[str, Any], url: Url) -> None:
 
 
 def jittered(interval_s: float, jitter: Callable[[], float]) -> float:
-    """The interval, up to a tenth shorter or longer, so that daemons and brokers do not fall into step. `jitter` gives [0, 1)."""
+    """The interval, up to a tenth shorter or longer, so that daemons and brokers do not act at the same time. `jitter`
+    gives [0, 1).
+    """
     return interval_s * (0.9 + 0.2 * jitter())

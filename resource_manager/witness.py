@@ -1,14 +1,16 @@
-"""The witness of a cluster inside the daemon's process: the third vote of two brokers needs no third process.
+"""The witness of a cluster in the daemon's process, so that two brokers need no third broker process for the third
+vote.
 
-Life: `read` makes of the daemon's settings those of a member that is told to be the witness (`ha.core.witness`); `start` takes
-the port, locks the folder and joins, as `qpidd` does; it runs on the daemon's reactor, and ends when that stops. It is the same
-code as a broker's process with `--ha-witness`: what listens, logs in, votes and answers is `ha.service.Process`.
+Life: `read` makes the settings of a member that is the witness (`ha.core.witness`) from the daemon's settings. `start`
+opens the port, locks the folder and joins the cluster, as `qpidd` does. The witness runs on the daemon's reactor, and
+ends when the reactor stops. It is the same code as a broker's process with `--ha-witness`: `ha.service.Process`
+listens, checks logins, votes and answers.
 
-The daemon and the witness know nothing of each other: the daemon asks it over loopback, as it asks every member. So the witness
-votes while the daemon only watches, and a daemon that acts has no vote more.
+The daemon and the witness are independent: the daemon queries it over loopback, like every member. So the witness also
+votes while the daemon only watches, and a daemon that acts has no additional vote.
 
-Invariants: nothing is promoted here (a witness never is); when the witness cannot go on (its disk fails), the process ends, with
-status 1, and a service manager that starts it again gives it back its folder.
+Invariants: this module promotes no broker, and a witness is never promoted. If the witness cannot continue because its
+disk fails, the process ends with exit code 1. A service manager then starts it again on the same folder.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ _log = Logger(namespace="resource_manager.witness")
 def read(
     settings: ManagerSettings, find_ips: Callable[[Address], set[str]] = ha_settings.local_ips
 ) -> tuple[BrokerSettings, HaSettings]:
-    """The settings of the witness: what the daemon's say, and the rest from `--witness-config`. `find_ips` gives the IP addresses
-    of this machine among those of a host. SettingsError says what is wrong, or lacks."""
+    """The settings of the witness: from the daemon's settings, and the others from `--witness-config`. `find_ips`
+    returns the IP addresses of a host that belong to this machine. SettingsError says what is wrong or missing.
+    """
     address = next(each for each in settings.brokers.addresses if each.name == settings.witness)
     config = {"config": None if settings.witness_config is None else str(settings.witness_config)}
     file = gather((*broker_settings.OPTIONS, *ha_settings.OPTIONS), config, {})
@@ -64,7 +67,7 @@ def read(
 
 
 def _interface(address: Address, file: Mapping[str, Any], find_ips: Callable[[Address], set[str]]) -> str | None:
-    """Where it listens: the IP addresses of its own address, unless the file says something else (None)."""
+    """The IP addresses on which it listens: those of its own address, unless the file has others (None)."""
     default = next(option.default for option in broker_settings.OPTIONS if option.name == "interface")
     if file["interface"] != default:
         return None
@@ -78,7 +81,7 @@ def _interface(address: Address, file: Mapping[str, Any], find_ips: Callable[[Ad
 
 
 def _tls_files(daemon: TlsFiles, file: Mapping[str, Any]) -> dict[str, str]:
-    """The daemon's own files of TLS, unless the witness has its own."""
+    """The daemon's TLS files, unless the witness has its own."""
     if file["ssl_certificate"] is not None:
         return {}
     paths = (daemon.certificate, daemon.key, daemon.password, daemon.authorities, daemon.revoked)
@@ -86,7 +89,7 @@ def _tls_files(daemon: TlsFiles, file: Mapping[str, Any]) -> dict[str, str]:
 
 
 def start(reactor: Any, broker: BrokerSettings, ha: HaSettings) -> Process:
-    """Begin to be the witness; `stop` of what is returned ends it in order. ha.service.CannotStart, SettingsError."""
+    """Start the witness. `stop` of the result ends it in order. ha.service.CannotStart, SettingsError."""
     from broker.host import raise_open_files
     from ha.service import Process  # what it brings takes time to load, and most daemons are no witness
 

@@ -1,10 +1,10 @@
-"""Plug-ins that let several daemons agree on who acts. `make` gives the one of that name; `core.arbiter` says what each must
-do, and docs/reference/arbiters.md how to write one.
+"""Plug-ins that let several daemons agree which one acts. `make` returns the one of that name. `core.arbiter` defines
+what each must do, and docs/reference/arbiters.md explains how to write one.
 
-Life: `names` lists ours and those that installed packages offer as entry points of the group `understudy.arbiters`, without
-loading any. `make` loads the one that was asked for. A plug-in that does not load, speaks another version of the interface or
-refuses its options is a SettingsError of one line. Ours cannot be replaced: another package's plug-in of the same name is an
-error.
+Life: `names` lists ours, and those that installed packages offer as entry points of the group `understudy.arbiters`,
+without loading any. `make` loads the requested one. If a plug-in does not load, has another interface version or
+refuses its options, this is a SettingsError of one line. Ours cannot be replaced: another package's plug-in of the same
+name is an error.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ OWN = {
     "etcd": "resource_manager.arbiters.etcd",
     "kubernetes": "resource_manager.arbiters.kubernetes",
 }
-"""Ours by name, as they stand among the entry points of pyproject.toml too."""
+"""Ours by name, the same as among the entry points of pyproject.toml."""
 
 
 def names() -> list[str]:
-    """Those that exist, ours first."""
+    """The names of all plug-ins, ours first."""
     return [*OWN, *sorted({point.name for point in entry_points(group=GROUP)} - OWN.keys())]
 
 
 def make(name: str, settings: ArbiterSettings, reactor: Any, daemon: str) -> Arbiter:
-    """The arbiter of that name for this daemon. SettingsError says in one line why it cannot be."""
+    """The arbiter of that name for this daemon. SettingsError says in one line why it cannot be made."""
     plugin = _load(name)
     try:
         interface = int(plugin.INTERFACE)
@@ -73,5 +73,5 @@ def _package(point: EntryPoint) -> str:
 
 
 def _line(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """The text of an error, in one line."""
     return " ".join(str(error).split()) or "without a reason"

@@ -1,11 +1,11 @@
-"""The arbiter that needs nothing but the brokers: daemons take turns by the order of their names.
+"""The arbiter that needs only the brokers: daemons take turns in the order of their names.
 
-Each daemon sees in the brokers' lists of connections which others there are. The first by name acts at once; the second waits
-one step, the third two, and each looks again before it asks: by then the first one's promotion shows, unless that daemon is
-dead too. A daemon that is alone, or does not know of others, acts at once. Nothing is published outside: the brokers themselves
-tell where the primary is.
+Each daemon finds the others in the brokers' lists of connections. The first by name acts at once, the second waits one
+step, the third two. Each checks the state again before it acts: by then the first one's promotion shows, unless that
+daemon has failed too. A daemon that is alone, or does not know of others, acts at once. Nothing is published: the
+brokers themselves report the primary.
 
-It is also what a daemon falls back on when another arbiter's outside system is away for too long.
+A daemon also uses it if another arbiter's external system has been unreachable for too long.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ class BuiltinArbiter:
 
     @property
     def rank(self) -> int:
-        """How many daemons come before this one."""
+        """The number of daemons before this one."""
         return min(sorted(self._daemons).index(self._name), MAX_RANK)
 
     @property
     def delay_s(self) -> float:
-        """How long after the start of a need this daemon's turn begins."""
+        """The time from the start of a need to this daemon's turn."""
         return self.rank * self._step_s
 
     def health(self) -> Health:
-        """Always good: there is no outside system."""
+        """Always good: there is no external system."""
         return Health(True)
 
     def acts_at(self, needed_since_s: float, now_s: float) -> float:
-        """Rank times step after the need arose."""
+        """The time of the need plus rank times step."""
         return needed_since_s + self.delay_s
 
     def rest(self) -> None:
         """Nothing is held."""
 
     def hears_of(self, daemons: Collection[str]) -> None:
-        """Their order is the order of turns. When one of them goes, those behind it move up."""
+        """The order of their names is the order of turns. When one of them ends, those after it move up."""
         self._daemons = frozenset(daemons) | {self._name}
 
     def publish(self, view: Published) -> None:
-        """Nothing: the brokers tell."""
+        """Nothing: the brokers report the primary."""
 
     def watch(self, on_change: Callable[[], None]) -> None:
         """Nothing changes by itself."""

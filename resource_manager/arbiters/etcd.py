@@ -1,11 +1,13 @@
-"""The arbiter that uses etcd: one daemon at a time has its turn, by a key that hangs on a lease.
+"""The arbiter that uses etcd: one daemon at a time has its turn, by a key that belongs to a lease.
 
-Life: `watch` begins: the daemon is granted a lease and renews it (`core.candidate` decides what is asked when, and this module
-asks it of `net.etcd`). In a need it makes the key PREFIX/CLUSTER/turn, with a transaction and its lease, if there is none. Who is
-the primary is written to PREFIX/CLUSTER/primary, as JSON with `primary` and `epoch`, and stays there.
+Life: `watch` begins it. The daemon gets a lease and renews it (`core.candidate` decides the requests, and this module
+sends them through `net.etcd`). When a promotion is needed, a transaction creates the key PREFIX/CLUSTER/turn with the
+lease, if the key does not exist. The primary is written to PREFIX/CLUSTER/primary, as JSON with `primary` and `epoch`,
+and stays there.
 
-Invariants: every answer that decides is linearizable (readings are no serializable ones, and none that is older than one before
-counts); no call waits; nothing but `make` raises. `close` revokes the lease, as well as it can in the time of one call.
+Invariants: every answer that decides is linearizable (readings are not serializable ones, and an answer that is older
+than an earlier one does not count). No call waits. Only `make` raises. `close` revokes the lease, as far as that
+succeeds in the time of one call.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ OPTIONS = (
     Option("password-file", file, None, "FILE", "File whose first line is the user's password; read at each login."),
     *tls_files("etcd"),
 )
-"""What `--arbiter-option` takes with `--arbiter etcd`."""
+"""The options of `--arbiter-option` with `--arbiter etcd`."""
 
 
 def make(settings: ArbiterSettings, reactor: Any, daemon: str) -> EtcdArbiter:
@@ -125,7 +127,7 @@ class EtcdArbiter(LeasedArbiter):
         return closed
 
     async def carry_out(self, request: Request) -> Answer:
-        """By calls of the gateway."""
+        """Carry out a request by calls of the gateway."""
         call = self._client.call
         match request:
             case Grant(ttl_s):
@@ -167,7 +169,7 @@ class EtcdArbiter(LeasedArbiter):
         return holder_of(found[0], revision_of(answer))
 
     async def _publish(self, view: Published) -> None:
-        """Unless a higher epoch is known; whoever writes at the same time is looked at again."""
+        """Publish, unless a higher epoch is known. If another daemon writes at the same time, read again."""
         key = encoded(self._primary_key)
         value = json.dumps({"primary": view.primary, "epoch": view.epoch}).encode()
         for _ in range(_PUBLISH_ATTEMPTS):
@@ -185,7 +187,7 @@ class EtcdArbiter(LeasedArbiter):
 
 
 def _epoch(value: bytes) -> int:
-    """The epoch in the key of the primary; -1 when it has none that can be read."""
+    """The epoch in the key of the primary; -1 if it has no valid one."""
     try:
         epoch = json.loads(value)["epoch"]
     except (ValueError, TypeError, KeyError):

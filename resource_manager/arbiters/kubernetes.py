@@ -1,12 +1,14 @@
-"""The arbiter that uses Kubernetes: one daemon at a time has its turn, by a Lease; a Service follows the primary, by labels.
+"""The arbiter that uses Kubernetes: one daemon at a time has its turn, by a Lease; a Service follows the primary, by
+labels.
 
-Life: `watch` begins: the daemon reads the Lease, makes it if there is none, and writes an annotation into it, so that it is known
-at once whether it may (`core.candidate` decides what is asked when). In a need it writes itself into the Lease, by the resource
-version that it has read: of two that do, one gets a conflict and reads again. While it has its turn it renews the Lease; a Lease
-whose spec has not changed for its duration, by this daemon's own clock, is free (`core.observed`). At the end of the turn it
-takes its name out. Who is the primary is told by the labels of the brokers' pods (`roles`).
+Life: `watch` begins it. The daemon reads the Lease, creates it if it does not exist, and writes an annotation into it,
+so that it is known at once whether the daemon may write (`core.candidate` decides the requests). When a promotion is
+needed, it writes itself into the Lease with the resource version that it has read: if two daemons do this, one gets a
+conflict and reads again. During its turn it renews the Lease. If the spec of a Lease has not changed for its duration,
+by this daemon's own clock, the Lease is free (`core.observed`). At the end of the turn it removes its name. The labels
+of the brokers' pods show the primary (`roles`).
 
-Invariants: no call waits; nothing but `make` raises; those of the Lease are in `net.lease`.
+Invariants: no call waits; only `make` raises; those of the Lease are in `net.lease`.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from resource_manager.net.lease import Lease, LeaseOf
 
 INTERFACE = arbiter.INTERFACE
 OURS, OTHERS = 1, 2
-"""What stands for a lease where a `Holder` names one: that of this daemon, and that of whichever other."""
+"""The values for a lease in a `Holder`: that of this daemon, and that of any other."""
 _ACCOUNT = ACCOUNT
 _SELECTOR = re.compile(r"[-./\w]+=[-.\w]*(,[-./\w]+=[-.\w]*)*", re.ASCII)
 
@@ -88,7 +90,7 @@ OPTIONS = (
     *TIMES,
     *tls_files("the API server"),
 )
-"""What `--arbiter-option` takes with `--arbiter kubernetes`."""
+"""The options of `--arbiter-option` with `--arbiter kubernetes`."""
 
 
 def make(settings: ArbiterSettings, reactor: Any, daemon: str) -> KubernetesArbiter:
@@ -119,7 +121,7 @@ def _make(settings: ArbiterSettings, reactor: Any, daemon: str, environ: Mapping
 
 
 class KubernetesArbiter(LeasedArbiter):
-    """Fulfils `resource_manager.core.arbiter.Arbiter`. `roles` labels the pods; None when that is not wanted."""
+    """Fulfils `resource_manager.core.arbiter.Arbiter`. `roles` labels the pods; None if that is not configured."""
 
     def __init__(self, reactor: Any, client: KubernetesClient, candidate: Candidate, lease: Lease, roles: Roles | None) -> None:
         super().__init__(reactor, candidate, "Kubernetes")
@@ -129,13 +131,15 @@ class KubernetesArbiter(LeasedArbiter):
         self._may_be_ours = False
 
     def publish(self, view: Published) -> None:
-        """To the pods' labels."""
+        """Publish it in the pods' labels."""
         if self._roles is not None:
             self._roles.publish(view)
 
     def follow(self, revision: int, on_change: Callable[[Holder], None]) -> Deferred[str]:
-        """Watch the Lease, from what it is now: no change since that revision is left out. It begins at no version of our own:
-        that of a Lease which nobody has changed for long may be gone from the history."""
+        """Watch the Lease from its present state on, so that no change since that revision is missed. The watch does
+        not begin at a version that we know, because the version of a Lease that has not changed for long may no longer
+        be in the history.
+        """
 
         def changed(thing: Thing, what: str) -> None:
             version = version_of(thing)
@@ -151,7 +155,7 @@ class KubernetesArbiter(LeasedArbiter):
         return self._client.watch(LEASE, changed, fieldSelector=f"metadata.name={self._lease.name}")
 
     def release(self) -> Deferred[None]:
-        """Take this daemon's name out of the Lease, if it may be there."""
+        """Remove this daemon's name from the Lease, if it may be there."""
         if self._roles is not None:
             self._roles.close()
         resigned: Deferred[Any] = ensureDeferred(self._resign()) if self._may_be_ours else succeed(None)
@@ -161,7 +165,7 @@ class KubernetesArbiter(LeasedArbiter):
     # ---- what the candidate asks for
 
     async def carry_out(self, request: Request) -> Answer:
-        """By readings and writes of the Lease."""
+        """Carry out a request by reading and writing the Lease."""
         match request:
             case Grant(ttl_s):
                 await self._lease.mark()
@@ -186,7 +190,7 @@ class KubernetesArbiter(LeasedArbiter):
         self._may_be_ours = False
 
     def _holder(self) -> Holder:
-        """Who has the turn by what is known."""
+        """The daemon with the turn, as far as known."""
         if not self._lease.is_known:
             return Holder(NO_LEASE, "", self._lease.version)
         if self._lease.is_ours:

@@ -1,10 +1,12 @@
-"""What arbiters have in common that give turns by a lease in an outside store: a `Candidate` decides, the store's arbiter asks.
+"""The common part of arbiters that give turns by a lease in an external store: a `Candidate` decides, and the store's
+arbiter sends the requests.
 
-Life: `watch` begins. What the candidate wants asked is asked by `carry_out`, one request at a time, and its answer or its failure
-goes back to the candidate; `follow` listens to changes of the turn, each time for _WATCH_S at most. `close` lets `release` give
-up what is held, as well as it can in the time of one call.
+Life: `watch` begins it. `carry_out` sends the candidate's requests, one at a time, and passes each answer or failure to
+the candidate. `follow` watches changes of the turn, each time for at most _WATCH_S. `close` lets `release` release the
+turn, as far as that succeeds in the time of one call.
 
-Invariants: no call waits; the watcher is called in a turn of its own; after `close` there is no timer and no call.
+Invariants: no call waits. The watcher is called in a separate turn of the reactor. After `close` there is no timer and
+no call.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ from resource_manager.core.candidate import (
 from resource_manager.net.web import StoreError
 
 _WATCH_S = 60.0
-"""Each watch ends after this time, so that one whose connection is dead without a notice is replaced."""
+"""Each watch ends after this time, so that one with an unnoticed dead connection is replaced."""
 
 
 class LeasedArbiter(ABC):
-    """Fulfils `resource_manager.core.arbiter.Arbiter`. `store` is what the store is called in texts."""
+    """Fulfils `resource_manager.core.arbiter.Arbiter`. `store` is the store's name in texts."""
 
     guarantee = Guarantee.LEASED
     log = Logger()
@@ -60,15 +62,17 @@ class LeasedArbiter(ABC):
 
     @abstractmethod
     async def carry_out(self, request: Request) -> Answer:
-        """Ask the store. StoreError; an error of a malformed answer (KeyError, ValueError and the like) counts as one."""
+        """Send a request to the store. StoreError; an error because of a malformed answer (KeyError, ValueError and the
+        like) counts as one.
+        """
 
     @abstractmethod
     def follow(self, revision: int, on_change: Callable[[Holder], None]) -> Deferred[str]:
-        """Tell of each change of the turn after that revision. Fires with the reason when it ends; cancel it to end it."""
+        """Report each change of the turn after that revision. Fires with the reason when it ends; cancel it to end it."""
 
     @abstractmethod
     def release(self) -> Deferred[None]:
-        """Give up what is held, and end all connections. Fires when that is done, whatever came of it."""
+        """Release the turn, and end all connections. Fires when this is done, with any result."""
 
     # ---- see Arbiter
 
@@ -78,28 +82,28 @@ class LeasedArbiter(ABC):
         self._do(self._candidate.start(self._now_s()))
 
     def health(self) -> Health:
-        """By the renewals of the lease."""
+        """The health, from the renewals of the lease."""
         return self._candidate.health
 
     def acts_at(self, needed_since_s: float, now_s: float) -> float:
-        """Campaigns, and says since when the turn was won."""
+        """Campaign, and return the start of the turn."""
         self._do(self._candidate.wants(now_s))
         return NEVER if self._closed else self._candidate.acts_at(now_s)
 
     def rest(self) -> None:
-        """Give up the turn."""
+        """Release the turn."""
         self._do(self._candidate.rest(self._now_s()))
 
     def hears_of(self, daemons: Collection[str]) -> None:
-        """The store knows better."""
+        """Nothing: the store decides."""
         del daemons
 
     def publish(self, view: Published) -> None:
-        """Into the store."""
+        """Publish it in the store."""
         self._do(self._candidate.publish(view, self._now_s()))
 
     def close(self) -> Deferred[None]:
-        """Give up what is held."""
+        """Release the turn."""
         self._closed = True
         for timer in (self._timer, self._news, self._watch_timer):
             if timer is not None and timer.active():
@@ -113,7 +117,7 @@ class LeasedArbiter(ABC):
         return float(self._reactor.seconds())
 
     def _do(self, effects: list[Effect]) -> None:
-        """Do these, in their order. Answers come in turns of the reactor's own."""
+        """Carry out these effects in order. Answers arrive in separate turns of the reactor."""
         if self._closed:
             return
         for effect in effects:

@@ -1,6 +1,6 @@
-"""A plug-in's own options, `--arbiter-option KEY=VALUE`, read by a table of `broker.options.Option`s, as all options are.
+"""A plug-in's own options, `--arbiter-option KEY=VALUE`, read by a table of `broker.options.Option`s, like all options.
 
-A plug-in need not use this: it is given its options as text, and may read them as it likes.
+A plug-in need not use this: it gets its options as text, and may read them in any way.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 from broker.options import Option, file, number, seconds
 
 SECRETS = ("password", "secret", "token")
-"""Words for what must not stand on a command line, which others on the machine can see."""
+"""Parts of names whose values must not be on a command line, because other users of the machine can see it."""
 
 
 def pairs(value: str) -> dict[str, str]:
-    """`KEY=VALUE KEY=VALUE`, quoted as in a shell where a value has spaces. ValueError."""
+    """The pairs in `KEY=VALUE KEY=VALUE`, quoted as in a shell if a value has spaces. ValueError."""
     found: dict[str, str] = {}
     try:
         words = shlex.split(value)
@@ -35,7 +35,7 @@ def pairs(value: str) -> dict[str, str]:
 
 
 def read(table: Iterable[Option], given: Mapping[str, str], arbiter: str) -> dict[str, Any]:
-    """The value of each option by its field name. ValueError for one that is not in the table, or cannot be read."""
+    """The value of each option by its field name. ValueError if one is not in the table, or is invalid."""
     options = {option.name: option for option in table}
     for name in given:
         if name not in options:
@@ -59,7 +59,9 @@ TIMES = (
 
 
 def timeout(values: Mapping[str, Any]) -> float:
-    """The time for one call, in seconds: of values read by TIMES. ValueError when it leaves no time to try again."""
+    """The timeout of one call, in seconds, from values that were read by TIMES. ValueError if it leaves no time for
+    another attempt.
+    """
     timeout_s: float = min(1.0, values["ttl"] / 5) if values["timeout"] is None else values["timeout"]
     if timeout_s > values["ttl"] / 4:
         raise ValueError(f"timeout: {timeout_s:g} is too long for a ttl of {values['ttl']}: a fourth of it at most")

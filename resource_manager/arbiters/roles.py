@@ -1,11 +1,12 @@
-"""The labels by which a Service finds the primary: `role` on the brokers' pods, and the epoch of it as an annotation.
+"""The labels by which a Service finds the primary: `role` on the brokers' pods, and its epoch as an annotation.
 
-Life: `publish` begins a round: list the pods, and patch those whose role is not as it should be (`core.pod_roles`), each by the
-version that was read, so that of two daemons none undoes what the other did since. After a conflict the next round is at once,
-after trouble later and later. When all is right there is a round each _AGAIN_S, because pods that are made anew have no role.
-Trouble is a line in the log, once, and its end; it says nothing of whether turns can be decided.
+Life: `publish` begins a round: it lists the pods, and patches those with a wrong role (`core.pod_roles`), each with the
+version that was read, so that no daemon undoes a later change of another one. After a conflict the next round begins at
+once, after errors with growing pauses. When all roles are right there is a round each _AGAIN_S, because recreated pods
+have no role. An error is logged once, and so is its end. It does not affect whether turns can be decided.
 
-Invariants: one round at a time; a lower epoch never replaces a higher one; while there is no primary nothing is changed.
+Invariants: there is one round at a time. A lower epoch never replaces a higher one. While there is no primary, nothing
+is changed.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ _AGAIN_S = 10.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _CONFLICTS = 10
-"""So many rounds may end in a conflict, one after the other, before it counts as trouble."""
+"""After this many conflicts in a row, the conflict counts as an error."""
 
 
 class Roles:
-    """Labels the pods that `selector` selects. `names` are pods by address, for those that are not named after their host."""
+    """Labels the pods that `selector` selects. `names` are pods by address, for pods that are not named after their
+    host.
+    """
 
     log = Logger(namespace="resource_manager")
 
@@ -52,7 +55,7 @@ class Roles:
         self._closed = False
 
     def publish(self, view: Published) -> None:
-        """The primary is another. "" changes nothing: a daemon that sees none does not know that there is none."""
+        """The primary has changed. "" changes nothing: a daemon that sees no primary does not know that there is none."""
         if not view.primary or (self._view is not None and view.epoch < self._view.epoch):
             return
         self._view = view
@@ -78,7 +81,7 @@ class Roles:
         )
 
     async def _set_roles(self, view: Published) -> str:
-        """One round; what is wrong that asking again soon would not mend."""
+        """Do one round. Returns an error that an early repetition would not repair."""
         name = self._names.get(view.primary) or pod_of(view.primary)
         answer = await self._client.call("list", POD, labelSelector=self._selector)
         pods = [_pod(item) for item in answer.get("items") or ()]

@@ -1,28 +1,32 @@
-"""One daemon's candidacy in a store (etcd, Kubernetes): its lease, and its turn, a key that hangs on the lease.
+"""One daemon's candidacy in a store (etcd, Kubernetes): its lease, and its turn, which is a key that belongs to the
+lease.
 
-Life: the candidate is granted a lease and renews it each `interval_s`; with each renewal it reads who has the turn. This is its
-health too: it is reachable while renewals are answered. When a promotion is needed (`wants`) it campaigns: one transaction makes
-the key if there is none. It wins, or learns who was first and waits until the key is gone, of which a watch tells at once and the
-next reading at the latest. It resigns when the need is over (`rest`), and when its turn has brought nothing for `max_turn_s`;
-then it lets others go first for a moment.
+Life: the candidate gets a lease and renews it each `interval_s`. With each renewal it reads which daemon has the turn.
+The renewals also show its health: it is reachable while they are answered. When a promotion is needed (`wants`) it
+campaigns: one transaction creates the key if it does not exist. Either it wins, or it learns which daemon was first and
+waits until the key is deleted. A watch reports this at once, and the next reading at the latest. It resigns when no
+promotion is needed any more (`rest`), and when its turn has had no success for `max_turn_s`; then it lets others go
+first for a moment.
 
 Invariants:
 
-- one request at a time is under way, the watch aside; each ends with `succeeded` or `failed`;
-- it has its turn only while its lease runs, counted from when the renewal was *sent*, less a tenth for clocks that differ in
-  speed;
-- an answer that was lost leaves nothing behind: a campaign is asked again and finds its own key, a lease that nobody knows of
-  ends by itself;
-- it does not campaign, renew or publish more often than each `recheck_s` for one cause, and after failures less and less often.
+- only one request at a time is in progress, not counting the watch; each ends with `succeeded` or `failed`;
+- it has its turn only while its lease is valid, counted from when the renewal was *sent*, minus a tenth for clocks that
+  differ in speed;
+- a lost answer leaves nothing behind: a repeated campaign finds its own key, and a lease that no daemon knows ends by
+  itself;
+- for one cause, it does not campaign, renew or publish more often than each `recheck_s`, and after failures less and
+  less often.
 
-A store that takes no writes any more (etcd's NOSPACE alarm, an API server that refuses them) answers readings, but cannot decide
-turns: it counts as away until a grant, tried again each interval, is taken.
+A store that accepts no writes any more (etcd's NOSPACE alarm, an API server that refuses them) answers readings, but
+cannot decide turns. It counts as unreachable until a grant, which is tried each interval, succeeds.
 
-A store without leases of its own (Kubernetes) does as well: its candidate has a lease from the start, the turn is a record that
-whoever has it renews, and the store's arbiter tells of a turn as free once its record has not changed for its time.
+A store without leases of its own (Kubernetes) can be used too: its candidate has a lease from the start, and the turn
+is a record that its holder renews. The store's arbiter reports the turn as free when its record has not changed for its
+duration.
 
-Pure: times in seconds of a monotonic clock, passed in; events in, effects out, to be carried out in their order. A `WakeAt`
-replaces the one before.
+Pure: times are in seconds of a monotonic clock, passed in; events in, effects out, to be carried out in order. A
+`WakeAt` replaces the previous one.
 """
 
 from __future__ import annotations
@@ -39,11 +43,11 @@ NO_LEASE = 0
 
 @dataclass(frozen=True, slots=True)
 class CandidateSettings:
-    """All times in seconds."""
+    """The settings. All times are in seconds."""
 
     ttl_s: float = 5.0
     max_turn_s: float = 10.0
-    """Longest turn. A daemon that could not promote anybody in this time lets others try."""
+    """The longest turn. A daemon that could not promote a broker in this time lets others try."""
     barred_s: float = 1.0
     recheck_s: float = 0.5
     first_pause_s: float = 0.05
@@ -51,13 +55,13 @@ class CandidateSettings:
 
     @property
     def interval_s(self) -> float:
-        """Time between two renewals: two may fail without a loss."""
+        """The time between two renewals. Two of them may fail without loss of the lease."""
         return self.ttl_s / 3
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has the turn, at a revision of the store: `lease` is NO_LEASE when nobody has."""
+    """The daemon with the turn, at a revision of the store; `lease` is NO_LEASE if no daemon has it."""
 
     lease: int
     name: str
@@ -69,14 +73,14 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A new lease is wanted."""
+    """Request a new lease."""
 
     ttl_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The lease, and how long it runs."""
+    """The lease, and its duration."""
 
     lease: int
     ttl_s: float
@@ -84,14 +88,16 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Renew the lease; then read who has the turn, not from a member's copy that may be stale."""
+    """Renew the lease; then read which daemon has the turn, not from a member's copy that may be stale."""
 
     lease: int
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """How long the lease runs, 0 when it is gone, and who has the turn. `written`: by a write, so that the store takes writes."""
+    """The remaining duration of the lease, 0 if it no longer exists, and the daemon with the turn. `written`: this was
+    read by a write, so the store accepts writes.
+    """
 
     ttl_s: float
     holder: Holder
@@ -100,42 +106,42 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Make the turn's key with this lease, if there is none."""
+    """Create the key of the turn with this lease, if it does not exist."""
 
     lease: int
 
 
 @dataclass(frozen=True, slots=True)
 class Campaigned:
-    """Who has the turn now."""
+    """The daemon with the turn now."""
 
     holder: Holder
 
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """Delete the turn's key, if it hangs on this lease."""
+    """Delete the key of the turn, if it belongs to this lease."""
 
     lease: int
 
 
 @dataclass(frozen=True, slots=True)
 class Resigned:
-    """It is not ours, from this revision on."""
+    """This daemon does not have the turn, from this revision on."""
 
     revision: int
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Make this known, unless a higher epoch is."""
+    """Publish this, unless a higher epoch is published."""
 
     view: Published
 
 
 @dataclass(frozen=True, slots=True)
 class PublishDone:
-    """It is known, or a newer one is."""
+    """This is published, or a newer state is."""
 
 
 Request = Grant | Renew | Campaign | Resign | Publish
@@ -155,28 +161,28 @@ class Trouble(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Tell of every change of the turn's key after this revision, with `watched`; and of the watch's end, with `watch_ended`."""
+    """Report every change of the turn's key after this revision with `watched`, and the watch's end with `watch_ended`."""
 
     revision: int
 
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Call `wake` then."""
+    """Call `wake` at this time."""
 
     at_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The turn or the reachability is another than before."""
+    """The turn or the reachability has changed."""
 
 
 Effect = Request | Watch | WakeAt | Changed
 
 
 class Candidate:
-    """See the module. `start` first; then any event."""
+    """See the module. Call `start` first; then any event."""
 
     def __init__(self, settings: CandidateSettings) -> None:
         self._settings = settings
@@ -203,7 +209,7 @@ class Candidate:
 
     @property
     def lease(self) -> int:
-        """The lease that it has; NO_LEASE without one."""
+        """Its lease; NO_LEASE without one."""
         return self._lease
 
     @property
@@ -213,11 +219,11 @@ class Candidate:
 
     @property
     def holder(self) -> str:
-        """Who had the turn when the store was last heard; "" for nobody."""
+        """The daemon that had the turn when the store last answered; "" for none."""
         return self._holder.name
 
     def acts_at(self, now_s: float) -> float:
-        """Since when it has its turn; NEVER without one."""
+        """The start of its turn; NEVER without one."""
         return NEVER if self._turn_s is None or now_s >= self._lease_ends_s else self._turn_s
 
     # Events.
@@ -231,7 +237,7 @@ class Candidate:
         return self._go_on(now_s)
 
     def wants(self, now_s: float) -> list[Effect]:
-        """A promotion is needed, and this daemon could ask for it. To be said again while this is so."""
+        """A promotion is needed, and this daemon could request it. Call this repeatedly while this is so."""
         self._wanted_s = now_s
         self._due_s = min(self._due_s, now_s + self._settings.recheck_s)
         return self._go_on(now_s)
@@ -242,23 +248,23 @@ class Candidate:
         return self._go_on(now_s)
 
     def publish(self, view: Published, now_s: float) -> list[Effect]:
-        """Make this known; the last one counts."""
+        """Publish this; the last call counts."""
         self._view = view
         return self._go_on(now_s)
 
     def watched(self, holder: Holder, now_s: float) -> list[Effect]:
-        """The watch tells of a change."""
+        """The watch reports a change."""
         self._learn(holder, now_s)
         return self._go_on(now_s)
 
     def watch_ended(self, now_s: float) -> list[Effect]:
-        """The watch has ended, for whatever reason: the next reading, which comes soon, begins another."""
+        """The watch has ended, for any reason. The next reading, which comes soon, begins another one."""
         self._watching = False
         self._due_s = min(self._due_s, now_s + self._settings.recheck_s)
         return self._go_on(now_s)
 
     def failed(self, trouble: Trouble, reason: str, now_s: float, wait_s: float = 0.0) -> list[Effect]:
-        """The request that was under way has failed. `wait_s`: the store asks for this pause."""
+        """The request in progress has failed. `wait_s`: the store asks for this pause."""
         self._pending = None
         settings = self._settings
         pause_s = min(settings.first_pause_s * 2.0 ** min(self._failures, 30), settings.longest_pause_s)
@@ -274,7 +280,7 @@ class Candidate:
         return self._go_on(now_s)
 
     def succeeded(self, answer: Answer, sent_s: float, now_s: float) -> list[Effect]:
-        """The request that was under way has its answer, and was sent at `sent_s`."""
+        """The request in progress, which was sent at `sent_s`, was answered."""
         request, self._pending = self._pending, None
         self._failures = 0
         effects: list[Effect] = []
@@ -323,7 +329,7 @@ class Candidate:
         self._lease, self._lease_ends_s, self._turn_s, self._gives_up = NO_LEASE, -inf, None, False
 
     def _learn(self, holder: Holder, now_s: float) -> None:
-        """Who has the turn; what is older than what is known says nothing."""
+        """Record which daemon has the turn. Older information than the known one is ignored."""
         if holder.revision < self._holder.revision:
             return
         self._holder = holder
@@ -333,7 +339,7 @@ class Candidate:
             self._turn_s, self._turn_ends_s = now_s, now_s + self._settings.max_turn_s
 
     def _go_on(self, now_s: float) -> list[Effect]:
-        """The next request, or when to look again; and whether something is another than before."""
+        """The next request, or the next time to look; and whether anything has changed."""
         effects: list[Effect] = []
         if self._lease and now_s >= self._lease_ends_s:
             self._lose_lease()
@@ -365,7 +371,7 @@ class Candidate:
         return None
 
     def _wake_s(self, now_s: float) -> float:
-        """When to look again, with nothing to do now: after the pause, or when a renewal is due at the latest."""
+        """When to look again if there is nothing to do now: after the pause, or when a renewal is due at the latest."""
         if now_s < self._retry_s:
             return self._retry_s
         turn_s = inf if self._turn_s is None else min(self._turn_ends_s, self._wanted_s + self._settings.max_turn_s)

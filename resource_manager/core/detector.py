@@ -25,12 +25,12 @@ _STATUSES = frozenset({"joining", "catchup", "ready", "recovering", "active", "r
 
 
 class BadView(ValueError):
-    """A broker's answer to QUERY ha is not one. The text says what is wrong with it."""
+    """The broker's answer to QUERY ha is invalid. The text says what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """A committed membership, and the index in the log at which it stands. By address."""
+    """A committed membership by address, and its index in the log."""
 
     index: int
     voters: tuple[str, ...]
@@ -38,7 +38,7 @@ class Members:
 
     @classmethod
     def of(cls, item: Mapping[str, Any]) -> Members | None:
-        """From an answer; None when it has none that is committed."""
+        """The membership in an answer; None if it has no committed one."""
         match item.get("membership"):
             case {"index": int(index), "committed": True, "voters": [_, *_] as voters, "learners": [*learners]}:
                 return cls(index, tuple(map(str, voters)), tuple(map(str, learners)))
@@ -47,30 +47,34 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one broker says of itself (QUERY ha, docs/reference/management.md): the fields that promotion needs."""
+    """One broker's description of itself (QUERY ha, docs/reference/management.md): the fields that a promotion needs."""
 
     status: str
     epoch: int
     last_epoch: int
     last_index: int
     primary: str
-    """The primary that it follows, by member name; "" when it knows none."""
+    """The member name of the primary that it follows; "" if it knows none."""
     learner: bool = False
     blank: bool = False
-    """Whether its store has never been level with a primary."""
+    """Whether its store has never caught up with a primary."""
     cluster_id: str = ""
-    """"" while it belongs to no cluster."""
+    """The cluster's id; "" while the broker belongs to no cluster."""
     members: Members | None = None
-    """Those of its cluster; None when it does not say, or says it of another address than the one that it is asked at."""
+    """The members of its cluster; None if it does not report them, or if it reports another own address than the one
+    that is asked.
+    """
     applied_index: int = 0
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What the cluster agreed on, as far as this broker had applied the log."""
+    """The settings of the cluster, as far as this broker has applied the log."""
     witness: bool = False
-    """Whether it votes only, and stores no messages."""
+    """Whether it only votes, and stores no messages."""
 
     @classmethod
     def of(cls, item: Mapping[str, Any], member: str) -> View:
-        """Read the item of an answer. BadView when something is missing or of the wrong type, or the broker is in no cluster."""
+        """Read the item of an answer. BadView if a field is missing or has a wrong type, or the broker is in no
+        cluster.
+        """
         status = item.get("status")
         if status == "standalone":
             raise BadView("it is in no cluster (standalone): start it with --ha-cluster yes")
@@ -112,26 +116,26 @@ class Reach(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One broker at one moment. `answered_s` is when it gave `view`; both None when it has never answered."""
+    """One broker at one moment. `answered_s` is the time of the answer `view`; both are None if it has never answered."""
 
     name: str
     reach: Reach
     reason: str
-    """Why it is not reachable; "" when it is."""
+    """Why it is not reachable; "" if it is."""
     view: View | None
     answered_s: float | None
 
     @property
     def serves(self) -> bool:
-        """Whether it is reachable and says that it is the primary."""
+        """Whether it is reachable and reports that it is the primary."""
         return self.reach is Reach.REACHABLE and self.view is not None and self.view.status == SERVING
 
     def has_answered_since(self, moment_s: float) -> bool:
-        """Whether its view is no older than that."""
+        """Whether its view is at least as new as that time."""
         return self.reach is Reach.REACHABLE and self.answered_s is not None and self.answered_s >= moment_s
 
     def hears(self, primary: str) -> bool:
-        """Whether it is a backup that has that primary on its line."""
+        """Whether it is a backup that is connected to that primary."""
         view = self.view
         return self.reach is Reach.REACHABLE and view is not None and view.status in FOLLOWING and view.primary == primary
 
@@ -144,30 +148,33 @@ class Sight:
 
     @property
     def majority(self) -> int:
-        """How many brokers are more than half."""
+        """The number of brokers that is more than half."""
         return len(self.brokers) // 2 + 1
 
     @property
     def reachable(self) -> tuple[Seen, ...]:
-        """Those that answer."""
+        """The brokers that answer."""
         return tuple(seen for seen in self.brokers if seen.reach is Reach.REACHABLE)
 
     @property
     def primary(self) -> Seen | None:
-        """The broker that serves; of several the one with the highest epoch, for the others are about to learn of it."""
+        """The broker that serves. If several do, the one with the highest epoch, because the others will soon learn of
+        it.
+        """
         serving = [seen for seen in self.brokers if seen.serves]
         return max(serving, key=lambda seen: seen.view.epoch if seen.view else 0, default=None)
 
     @property
     def clusters(self) -> dict[str, tuple[str, ...]]:
-        """The clusters that reachable brokers belong to, by id, with these brokers."""
+        """The clusters of the reachable brokers, by id, with these brokers."""
         ids = dict.fromkeys(seen.view.cluster_id for seen in self.reachable if seen.view is not None and seen.view.cluster_id)
         return {one: tuple(seen.name for seen in self.reachable if seen.view and seen.view.cluster_id == one) for one in ids}
 
     @property
     def cluster(self) -> str | None:
-        """The one cluster to act for: the only one there is ("" while there is none), or the only one of which a majority of
-        the voters answers, with strays beside it. None when there are several."""
+        """The one cluster to act for: the only one ("" while there is none), or the only one of which a majority of the
+        voters answers, while single brokers of other clusters are ignored. None if there are several.
+        """
         found = self.clusters
         if len(found) < 2:
             return next(iter(found), "")
@@ -179,14 +186,16 @@ class Sight:
         return members is None or 2 * sum(name in members.voters for name in names) > len(members.voters)
 
     def newest_members(self, cluster: str) -> Members | None:
-        """The newest membership that a reachable broker of this cluster tells of."""
+        """The newest membership that a reachable broker of this cluster reports."""
         views = [seen.view for seen in self.reachable if seen.view is not None and seen.view.cluster_id == cluster]
         told = [view.members for view in views if view.members is not None]
         return max(told, key=lambda members: members.index, default=None)
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, Any]]:
-        """What the cluster agrees on, by the broker that has applied most, be it gone by now: what is committed stays so."""
+        """The settings of the cluster, from the broker that has applied most, even if it is unreachable now, because
+        committed settings stay valid.
+        """
         views = [seen.view for seen in self.brokers if seen.view is not None]
         newest = max(views, key=lambda view: view.applied_index, default=None)
         return {} if newest is None else newest.settings
@@ -196,12 +205,14 @@ class Sight:
         return Tags.of(self.settings.get(TAGS + name))
 
     def electors(self, cluster: str) -> Sight:
-        """Those whose votes count in an election of this cluster, as far as is known: no learners, nor others' members. While no
-        reachable broker says which cluster it is (""), those of any: this daemon is cut off, and they are still there."""
+        """The brokers whose votes count in an election of this cluster, as far as is known: no learners, and no members
+        of other clusters. While no reachable broker reports its cluster (""), those of any cluster: then this daemon is
+        disconnected, and they still exist.
+        """
         return Sight(tuple(seen for seen in self.brokers if seen.view is None or _elects(seen.view, cluster)))
 
     def seen(self, name: str) -> Seen | None:
-        """The broker of that name, if it is one of ours."""
+        """The broker of that name, if it is watched."""
         return next((seen for seen in self.brokers if seen.name == name), None)
 
 
@@ -218,18 +229,18 @@ class _Record:
 
 
 class Detector:
-    """Takes observations of the brokers, gives the Sight at a moment."""
+    """Takes observations of the brokers, and returns the Sight at a moment."""
 
     def __init__(self, names: Iterable[str], detection_s: float) -> None:
         self._records = {name: _Record() for name in names}
         self._detection_s = detection_s
 
     def watch(self, names: Iterable[str]) -> None:
-        """These are the brokers from now on; what is known of those that stay is kept."""
+        """Watch these brokers from now on. Knowledge of brokers that stay is kept."""
         self._records = {name: self._records.get(name) or _Record() for name in names}
 
     def connected(self, name: str, now_s: float) -> None:
-        """A connection to the broker is open. It has said nothing yet."""
+        """A connection to the broker is open. It has not answered yet."""
         self._records[name] = _Record(connected_s=now_s, reason="")
 
     def lost(self, name: str, reason: str) -> None:
@@ -238,7 +249,7 @@ class Detector:
         record.connected_s, record.reason = None, reason
 
     def answered(self, name: str, view: View, now_s: float) -> None:
-        """The broker has answered. An answer that comes after the connection's end makes it no less absent."""
+        """The broker has answered. If the connection has ended before the answer arrives, the broker stays absent."""
         record = self._records[name]
         record.view, record.answered_s = view, now_s
 
@@ -247,7 +258,7 @@ class Detector:
         return Sight(tuple(self._seen(name, record, now_s) for name, record in self._records.items()))
 
     def next_silence_s(self, now_s: float) -> float | None:
-        """When the next broker becomes silent if it goes on saying nothing; None when no connection is open or all are silent."""
+        """When the next broker becomes silent if it does not answer; None if no connection is open or all are silent."""
         ends = [self._silent_at(record) for record in self._records.values() if record.connected_s is not None]
         return min((end for end in ends if end > now_s), default=None)
 

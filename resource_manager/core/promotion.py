@@ -1,26 +1,31 @@
-"""Whether a broker has to be promoted now, and which.
+"""Decides whether a broker must be promoted now, and which one.
 
-Life of a need: it begins when no reachable broker serves any more (or none has served since the daemon's start), and ends when
-one does. In between `Promotion.step` goes down the same list each time, and stops at the first point that says wait:
+Life of a need: it begins when no reachable broker serves any more (or none has served since the daemon's start), and
+ends when one does. Meanwhile `Promotion.step` goes through the same list each time, and stops at the first point that
+says wait:
 
-0. the cluster's settings let managers of this kind act (ha.core.cluster_settings), and
-   the brokers are of one cluster (strays beside a cluster of which a majority of the voters answers do not count);
+0. the cluster's settings allow managers of this kind to act (ha.core.cluster_settings), and the brokers are of one
+   cluster (single brokers of other clusters do not count if a majority of one cluster's voters answers);
 1. a majority of all voting brokers answers (without one no election could be won);
-2. at the start: all brokers are there, or `start_grace_s` is over, so that the newest log is among those to choose from;
-3. it is this daemon's turn (the arbiter says when);
-4. every reachable broker has said what it sees since then; those that do not say it in `ask_grace_s` are left out if a majority
-   has;
-5. nobody is being promoted already;
-6. no primary is still heard by most of the reachable backups, or, where this daemon has not seen it serve and has no answer of it
-   now, by so many that it may have a majority with them: what this daemon cannot reach may work well for everybody else;
-7. all brokers are there when every store that answers is new and empty: a first election needs every member (docs/adr/0017);
-8. a candidate that is no witness and that no tag keeps back: the log that reaches furthest (last epoch, then last index, as
-   votes demand: Raft §5.4.1), then the highest priority, then the site of the primary that failed, then the name.
+2. at the start: all brokers answer, or `start_grace_s` is over, so that the newest log is among those to choose from;
+3. it is this daemon's turn (the arbiter decides when);
+4. every reachable broker has answered since the need began; those that do not within `ask_grace_s` are ignored if a
+   majority has answered;
+5. no broker is being promoted already;
+6. no primary is still heard by most of the reachable backups. If this daemon has not seen the primary serve and has no
+   answer of it now, fewer backups are enough: so many that the primary may have a majority with them. A primary that
+   this daemon cannot reach may work well for all others;
+7. if every store that answers is new and empty: all brokers answer, because a first election needs every member
+   (docs/adr/0017);
+8. there is a candidate that is not a witness and that no tag excludes: the one with the newest log (last epoch, then
+   last index, as votes require: Raft §5.4.1), then the highest priority, then the site of the failed primary, then the
+   first by name.
 
-A candidate that refuses rests for a while, which doubles each time, and the next one is asked after another look at all of
-them. A wrong or repeated request does no harm: the brokers' votes decide (docs/ARCHITECTURE.md, "The one idea").
+A candidate that refuses is not asked again for a time that doubles with each refusal. The next one is asked after all
+brokers were queried again. A wrong or repeated request does no harm: the brokers' votes decide (docs/ARCHITECTURE.md,
+"The one idea").
 
-Pure: observations and times in, effects out, to be carried out in their order. At most one request to promote is under way.
+Pure: observations and times in, effects out, to be carried out in order. At most one request to promote is in progress.
 """
 
 from __future__ import annotations
@@ -37,8 +42,9 @@ _CANDIDATES = frozenset({"joining", "catchup", "ready"})
 
 @dataclass(frozen=True, slots=True)
 class PromotionSettings:
-    """All times in seconds. `priorities`: by broker name, higher is preferred; where nothing is said, the broker's tag counts.
-    `kind`: of this daemon, by which the cluster's authority names it."""
+    """The settings. All times are in seconds. `priorities`: by broker name, higher is preferred; without one, the
+    broker's tag counts. `kind`: the kind of this daemon, which the cluster's authority names.
+    """
 
     start_grace_s: float = 2.0
     ask_grace_s: float = 0.1
@@ -53,12 +59,12 @@ class PromotionSettings:
 
 @dataclass(frozen=True, slots=True)
 class AskAll:
-    """Ask every connected broker at once what it sees."""
+    """Query every connected broker at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskToPromote:
-    """Ask this broker to become the primary; tell `promoted` or `refused` what came of it."""
+    """Ask this broker to become the primary; report the result with `promoted` or `refused`."""
 
     name: str
     reason: str
@@ -74,7 +80,7 @@ class WakeAt:
 
 @dataclass(frozen=True, slots=True)
 class FailureDetected:
-    """The primary does not serve any more: this daemon cannot see it, and the other brokers do not hear it."""
+    """The primary no longer serves: this daemon cannot reach it, and the other brokers do not hear it."""
 
     primary: str
     epoch: int
@@ -83,14 +89,14 @@ class FailureDetected:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A promotion is needed, and this is what it waits for. Said once for each reason."""
+    """A promotion is needed, and waits for this. Reported once for each reason."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class PrimarySeen:
-    """This broker serves. Said when it is another one than before, or in another epoch."""
+    """This broker serves. Reported when the broker or the epoch is new."""
 
     primary: str
     epoch: int
@@ -98,7 +104,7 @@ class PrimarySeen:
 
 @dataclass(frozen=True, slots=True)
 class PromoteWon:
-    """The broker that was asked is the primary now, so long after the need arose."""
+    """The broker that was asked is the primary now, this long after the need arose."""
 
     name: str
     epoch: int
@@ -107,7 +113,7 @@ class PromoteWon:
 
 @dataclass(frozen=True, slots=True)
 class PromoteRefused:
-    """The broker that was asked will not, and is left alone for `rest_s`."""
+    """The broker that was asked refuses, and is not asked again for `rest_s`."""
 
     name: str
     reason: str
@@ -119,7 +125,7 @@ Effect = AskAll | AskToPromote | WakeAt | FailureDetected | Waiting | PrimarySee
 
 @dataclass(slots=True)
 class _Need:
-    """A promotion that is needed: why, since when, and how old a view may be."""
+    """A promotion that is needed: the reason, the time since then, and the oldest view that counts."""
 
     since_s: float
     reason: str
@@ -127,7 +133,7 @@ class _Need:
     asked_s: float
     recheck_s: float
     failure: FailureDetected | None = None
-    """Said once, when the other brokers have confirmed it."""
+    """Reported once, when the other brokers have confirmed it."""
     wants_turn: bool = False
     has_turn: bool = False
 
@@ -139,7 +145,7 @@ class _Refusal:
 
 
 class Promotion:
-    """Decides. `step` after every observation, and when a WakeAt is due."""
+    """Decides. Call `step` after every observation, and when a WakeAt is due."""
 
     def __init__(self, settings: PromotionSettings, started_s: float) -> None:
         self._settings = settings
@@ -152,13 +158,15 @@ class Promotion:
 
     @property
     def wants_turn(self) -> bool:
-        """Whether this daemon would act if it is its turn. One that cannot, because it reaches too few brokers, leaves the turn
-        to others."""
+        """Whether this daemon would act in its turn. A daemon that cannot act, because it reaches too few brokers,
+        leaves the turn to others.
+        """
         return self._need is not None and self._need.wants_turn
 
     def step(self, sight: Sight, now_s: float, acts_at: Callable[[float, float], float]) -> list[Effect]:
-        """What to do now. `acts_at` is the arbiter's: (needed since, now) to the time of our turn. It is asked only within a
-        need, and only when nothing else that comes before it says wait."""
+        """What to do now. `acts_at` is the arbiter's: (needed since, now) to the time of our turn. It is called only if
+        a promotion is needed, and only if no earlier point of the list says wait.
+        """
         cluster = sight.cluster
         if cluster is None:
             return self._wait(f"the brokers are of {_told(sight.clusters)}: this daemon acts for none; give it those of one")
@@ -176,7 +184,7 @@ class Promotion:
         return effects + self._judge(sight, need, now_s, acts_at)
 
     def promoted(self, name: str, epoch: int, now_s: float) -> list[Effect]:
-        """The broker that was asked says that it serves now. The next answers will show it."""
+        """The broker that was asked reports that it serves now. The next answers will show it."""
         if self._asked != name or self._need is None:
             return []
         self._asked = None

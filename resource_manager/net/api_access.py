@@ -1,7 +1,6 @@
-"""How a daemon of ours gets to the API server of Kubernetes: what a pod finds in its environment and its file system, where
-nothing else was given.
+"""The access to the API server of Kubernetes: from the options, and otherwise from a pod's environment and file system.
 
-Invariants: the token is read anew for each call, because it is replaced in its file while it is in use; no text has it.
+Invariants: the token is read again for each call, because its file is replaced during use. No text contains it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the API server is, without a path; the pod's namespace, "" when none was given; who to be; whom to trust."""
+    """The URL of the API server, without a path; the pod's namespace, "" if none was given; the credentials; the
+    trusted CAs.
+    """
 
     url: str
     namespace: str
@@ -44,8 +45,9 @@ def object_name(value: str) -> str:
 def access(
     values: Mapping[str, Any], environ: Mapping[str, str], account: Path, give: str = "server=https://host:6443"
 ) -> Access:
-    """By the options `server`, `namespace`, `token_file`, `ca_file`, `certificate` and `key`, each None when it was not given.
-    ValueError says what is missing, or cannot be read. `give`: how a server is given."""
+    """The access by the options `server`, `namespace`, `token_file`, `ca_file`, `certificate` and `key`, each None if
+    it was not given. ValueError says what is missing, or cannot be read. `give`: how to give a server.
+    """
     if values["server"] is None:
         values = _in_cluster(values, environ, account, give)
     token_file: Path | None = values["token_file"]

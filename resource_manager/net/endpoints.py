@@ -1,4 +1,4 @@
-"""Where an outside store is, as an option says it."""
+"""Parses the address of an external store in an option."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from urllib.parse import urlsplit
 
 
 def endpoint(value: str, default_port: int, here: str) -> str:
-    """`https://host:port`, with that port if it has none; http is for loopback alone, for what is called `here`. ValueError."""
+    """The endpoint `https://host:port`, with that port if it has none. http is only allowed for loopback, which the
+    text calls `here`. ValueError.
+    """
     try:
         url = urlsplit(value)
         host, port = url.hostname or "", default_port if url.port is None else url.port

@@ -1,16 +1,17 @@
 """A client for etcd's JSON gateway (etcd v3, POST /v3/...), in Twisted's reactor, by treq.
 
-Life of an `EtcdClient`: it has a list of endpoints and stays with one while that answers. `call` makes one attempt, with one
-time-out for all of it, and moves on to the next endpoint when it fails: whoever calls tries again, after a pause of its own. With
-a user, it gets a token first, and another one when etcd does not take the token any more. `watch` streams the changes of a key.
-`close` ends what is under way.
+Life of an `EtcdClient`: it has a list of endpoints, and uses one while that answers. `call` makes one attempt with one
+timeout, and moves on to the next endpoint if it fails. The caller tries again after its own pause. With a user, the
+client first gets a token, and another one when etcd no longer accepts the token. `watch` streams the changes of a key.
+`close` ends everything in progress.
 
-Invariants: an answer has at most MAX_ANSWER_BYTES; an answer of another etcd cluster than the first is refused; one to a reading
-or a transaction that is older than what was seen before is stale and refused; passwords and tokens stand in no text.
+Invariants: an answer has at most MAX_ANSWER_BYTES. An answer of another etcd cluster than the first is refused. An
+answer to a reading or a transaction that is older than an earlier answer is stale and refused. No text contains
+passwords or tokens.
 
-Gateway: false, zero and empty fields are left out of answers; numbers of 64 bits are strings; keys and values are Base64; what is
-wrong stands in `message` (and in etcd 3.4 in `error` too).
-Source: https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/ and rpc.proto of etcd 3.4.
+Gateway: false, zero and empty fields are left out of answers. Numbers of 64 bits are strings. Keys and values are
+Base64. Errors are in `message` (and in etcd 3.4 in `error` too). Source:
+https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/ and rpc.proto of etcd 3.4.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ _NO_LEASE = "requested lease not found"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who to be: `password` is read anew for each login. Both empty for an etcd without users."""
+    """The login: `password` is read again for each login. Both are empty for an etcd without users."""
 
     user: str = ""
     password: Callable[[], str] = str
 
 
 class EtcdClient:
-    """See the module. `endpoints` are URLs without a path; `tls` makes the connections to those that are https."""
+    """See the module. `endpoints` are URLs without a path; `tls` makes the https connections."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class EtcdClient:
     # ---- calls
 
     def call(self, path: str, body: dict[str, Any], *, linearizable: bool = True) -> Deferred[dict[str, Any]]:
-        """One attempt; StoreError. `linearizable`: whether the answer must not be older than those before."""
+        """Make one attempt. StoreError. `linearizable`: the answer must not be older than earlier ones."""
 
         at = self._at
 
@@ -97,7 +98,7 @@ class EtcdClient:
         return self._web.send("POST", self._endpoints[at] + path, headers, json.dumps(body).encode())
 
     def _in_time(self, at: int, work: Coroutine[Any, Any, T]) -> Deferred[T]:
-        """The work, or a StoreError, within the time-out; the next endpoint after an error."""
+        """Do the work within the timeout, or raise StoreError; use the next endpoint after an error."""
 
         def explained(error: BaseException, timed_out: bool) -> StoreError:
             found = self._error(self._endpoints[at], error, timed_out)
@@ -122,7 +123,7 @@ class EtcdClient:
                 return StoreError(Trouble.AWAY, f"{endpoint}: {said(error)}")
 
     def _turn_from(self, at: int, wait_s: float) -> float:
-        """Go to the endpoint that may be asked first; for how long it must not be yet."""
+        """Select the endpoint that may be asked first. Returns for how long it must not be asked yet."""
         now_s, count = float(self._reactor.seconds()), len(self._endpoints)
         self._not_before_s[at] = now_s + min(wait_s, LONGEST_WAIT_S)
         if self._at == at:
@@ -163,17 +164,17 @@ class EtcdClient:
         return self._web.stream(lambda: self._in_time(at, begin()), lambda line: _watched(line, on_change))
 
     def close(self) -> Deferred[None]:
-        """End what is under way, and the connections."""
+        """End everything in progress, and the connections."""
         return self._web.close()
 
 
 def encoded(value: bytes) -> str:
-    """As the gateway has keys and values."""
+    """Encode for the gateway."""
     return b64encode(value).decode()
 
 
 def holder_of(kv: dict[str, Any], revision: int) -> Holder:
-    """Who has the turn by this key, at this revision; nobody when it is {}."""
+    """The daemon with the turn by this key, at this revision; none if the key is {}."""
     name = b64decode(kv.get("value", "")).decode(errors="replace")
     return Holder(_number(kv, "lease"), name, revision) if kv else Holder(NO_LEASE, "", revision)
 
@@ -191,7 +192,7 @@ def _number(fields: dict[str, Any], name: str) -> int:
 
 
 def _watched(line: bytes, on_change: Callable[[Holder], None]) -> str:
-    """Tell of the changes in a line of a watch; why it has ended, "" when it has not."""
+    """Report the changes in a line of a watch. Returns why the watch has ended, "" if it has not."""
     told = parsed(line)
     result = told.get("result")
     if not isinstance(result, dict):

@@ -1,12 +1,13 @@
 """A client for the API server of Kubernetes, in Twisted's reactor, by treq: objects of one namespace.
 
-Life of a `KubernetesClient`: `call` makes one attempt, within one time-out; whoever calls tries again, after a pause of its own.
-The token is read anew for each attempt, because it is replaced in its file while it is in use. `list_all` reads all objects of a
-kind, by the page. `watch` streams their changes. `close` ends what is under way.
+Life of a `KubernetesClient`: `call` makes one attempt within one timeout; the caller tries again after its own pause.
+The token is read again for each attempt, because its file is replaced during use. `list_all` reads all objects of a
+kind, page by page. `watch` streams their changes. `close` ends everything in progress.
 
-Invariants: an answer is of the kind that was asked for, or it is none; no text has a token in it. Readings ask for no resource
-version, so they are not served from a copy that may be stale. A failed write is READ_ONLY: turns cannot be decided until one
-succeeds, even if readings do. What this account may not do is said as the verb and the resource that its Role lacks.
+Invariants: an answer must be of the requested kind. No text contains a token. Readings name no resource version, so
+they are not served from a copy that may be stale. A failed write gives READ_ONLY: turns cannot be decided until a write
+succeeds, even if readings do. If this account lacks a right, the error names the verb and the resource that its Role
+lacks.
 
 Source: https://kubernetes.io/docs/reference/using-api/api-concepts/ (resource versions, watches, pages, merge patches).
 """
@@ -35,17 +36,18 @@ _METHODS = {"get": "GET", "list": "GET", "watch": "GET", "create": "POST", "upda
 _WRITES = ("create", "update", "patch", "delete")
 CONFLICT, NOT_FOUND, GONE = 409, 404, 410
 ADDED, MODIFIED, DELETED, BOOKMARK = "ADDED", "MODIFIED", "DELETED", "BOOKMARK"
-"""What an event of a watch says of its object; of a bookmark only the resource version counts."""
+"""The types of events of a watch; only the resource version of a bookmark counts."""
 PAGE, MOST = 25, 10_000
-"""Objects of a page, which have to fit into `web.MAX_ANSWER_BYTES`; and of all pages."""
+"""The number of objects of a page, which must fit into `web.MAX_ANSWER_BYTES`; and of all pages."""
 
 Thing = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where the API server is, without a path; which namespace; `token` reads who to be, "" for nobody. ValueError from it
-    when it cannot be read."""
+    """The URL of the API server, without a path; the namespace; `token` reads the token, "" for none. It raises
+    ValueError if the token cannot be read.
+    """
 
     url: str
     namespace: str
@@ -53,15 +55,16 @@ class Server:
 
 
 class KubernetesClient:
-    """See the module. `tls` makes the connections if the server is https."""
+    """See the module. `tls` makes the connections if the server uses https."""
 
     def __init__(self, reactor: Any, server: Server, timeout_s: float, tls: Callable[[str], Any] | None = None) -> None:
         self._server = server
         self._web = Web(reactor, timeout_s, tls)
 
     def call(self, verb: str, kind: str, name: str = "", body: Any = None, **query: str) -> Deferred[Thing]:
-        """One attempt; StoreError. `verb` is RBAC's; `body` the object, for `patch` a JSON merge patch, for `delete` its
-        options, whose answer may be a Status."""
+        """Make one attempt. StoreError. `verb` is RBAC's; `body` is the object, for `patch` a JSON merge patch, for
+        `delete` its options, whose answer may be a Status.
+        """
         kinds = (f"{kind}List",) if verb == "list" else (kind, "Status") if verb == "delete" else (kind,)
 
         async def attempt() -> Thing:
@@ -73,8 +76,9 @@ class KubernetesClient:
         return self._in_time(verb, kind, attempt)
 
     async def list_all(self, kind: str, **query: str) -> tuple[list[Thing], str]:
-        """All objects of a kind, and the resource version as of which they are. StoreError; that of a page which came too late
-        has the status GONE."""
+        """All objects of a kind, and the resource version of the list. StoreError; if a page came too late, its status
+        is GONE.
+        """
         found, after = list[Thing](), {"limit": str(PAGE)}
         while True:
             page = await self.call("list", kind, **query, **after)
@@ -87,8 +91,9 @@ class KubernetesClient:
             after = {"limit": str(PAGE), "continue": str(metadata["continue"])}
 
     def watch(self, kind: str, on_change: Callable[[Thing, str], None], **query: str) -> Deferred[str]:
-        """Call `on_change` with an object, and what the event says of it: from what there is now, or after the resource version
-        that `query` has. Fires with the reason when the watch ends."""
+        """Call `on_change` with an object and its event: from the present state on, or after the resource version in
+        `query`. Fires with the reason when the watch ends.
+        """
         asked = {"watch": "true", "allowWatchBookmarks": "true", **query}
 
         async def begin() -> Any:
@@ -100,7 +105,7 @@ class KubernetesClient:
         return self._web.stream(lambda: self._in_time("watch", kind, begin), lambda line: _watched(line, on_change))
 
     def close(self) -> Deferred[None]:
-        """End what is under way, and the connections."""
+        """End everything in progress, and the connections."""
         return self._web.close()
 
     def _send(self, verb: str, kind: str, name: str, body: Any, query: dict[str, str]) -> Deferred[Any]:
@@ -140,12 +145,12 @@ class KubernetesClient:
 
 
 def version_of(thing: Thing) -> int:
-    """The resource version of an object. They are numbers that grow with each change of the object. ValueError, KeyError."""
+    """The resource version of an object: a number that grows with each change of the object. ValueError, KeyError."""
     return int(thing["metadata"]["resourceVersion"])
 
 
 def _watched(line: bytes, on_change: Callable[[Thing, str], None]) -> str:
-    """Tell of the change in a line of a watch; why it has ended, "" when it has not."""
+    """Report the change in a line of a watch. Returns why the watch has ended, "" if it has not."""
     told = parsed(line)
     thing = told.get("object")
     if not isinstance(thing, dict):

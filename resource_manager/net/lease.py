@@ -1,13 +1,14 @@
 """A Lease of Kubernetes that one of several daemons holds at a time.
 
-Life of a `Lease`: `mark` makes it if there is none, and writes an annotation into it, so that it is known whether this daemon
-may. `take` writes this daemon's record into it when nobody's counts, by the resource version that was read: of two that do, one
-gets a conflict and reads again. `renew` writes the record anew. A Lease whose spec has not changed for its duration, by this
-daemon's own clock, is free (`core.observed`). `give_up` takes this daemon's name out.
+Life of a `Lease`: `mark` creates it if it does not exist, and writes an annotation into it, so that it is known whether
+this daemon may write. `take` writes this daemon's record into it if no other record is valid, with the resource version
+that was read: if two daemons do this, one gets a conflict and reads again. `renew` writes the record again. If the spec
+of a Lease has not changed for its duration, by this daemon's own clock, the Lease is free (`core.observed`). `give_up`
+removes this daemon's name.
 
-Invariants: no answer counts that is older than one before; a record that is this daemon's and was found, not written, is
-renewed before it counts, so that no turn runs longer than others wait for it; times of the machine's clock are written for
-people alone.
+Invariants: an answer that is older than an earlier one does not count. If a record of this daemon was found and not
+written now, it is renewed before it counts, so that no turn is longer than others wait for it. Times of the machine's
+clock are only written for people.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Thing = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LeaseOf:
-    """The Lease's name; who this daemon is in it, as no other is or was; for how long its record counts after a renewal."""
+    """The Lease's name; this daemon's unique identity in it; the duration of its record after a renewal."""
 
     name: str
     identity: str
@@ -51,41 +52,41 @@ class Lease:
 
     @property
     def name(self) -> str:
-        """Of the object."""
+        """The name of the object."""
         return self._of.name
 
     @property
     def identity(self) -> str:
-        """Who this daemon is in it."""
+        """This daemon's identity in it."""
         return self._of.identity
 
     @property
     def ttl_s(self) -> int:
-        """For how long a record counts after its renewal."""
+        """The duration of a record after its renewal."""
         return self._of.ttl_s
 
     @property
     def version(self) -> int:
-        """The newest that was seen."""
+        """The newest version that was seen."""
         return self._version
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known as it is now."""
+        """Whether its present state is known."""
         return self._known is not None
 
     @property
     def is_ours(self) -> bool:
-        """Whether the record that was seen last is this daemon's."""
+        """Whether the last record that was seen is this daemon's."""
         return self._observed.record.holder == self._of.identity
 
     @property
     def holder(self) -> str:
-        """Who holds it by what is known; "" for nobody."""
+        """Its holder, as far as known; "" for none."""
         return self._observed.holder(self._clock())
 
     async def mark(self) -> None:
-        """Make the Lease if there is none; leave a mark in it, which says that this daemon can."""
+        """Create the Lease if it does not exist, and write a mark into it, which shows that this daemon can write."""
         try:
             await self.read()
         except StoreError as error:
@@ -108,28 +109,30 @@ class Lease:
         await self._change(marked)
 
     async def take(self) -> bool:
-        """Write this daemon's record, unless another's counts. Whether it was written."""
+        """Write this daemon's record, unless another one's is valid. Returns whether it was written."""
         return await self._change(self._taken)
 
     async def renew(self) -> bool:
-        """Read, and write the record anew when it is this daemon's. What is not this daemon's any more has expired here, too."""
+        """Read the Lease, and write the record again if it is this daemon's. If it is no longer this daemon's, it has
+        expired here too.
+        """
         if not self.is_ours:
             await self.read()
         return await self._change(self._renewed)
 
     async def give_up(self) -> None:
-        """Take this daemon's name out."""
+        """Remove this daemon's name."""
         await self._change(self._given_up)
 
     async def read(self) -> Thing:
-        """As it is now."""
+        """Read the Lease."""
         try:
             return self.sees(await self._client.call("get", LEASE, self._of.name))
         except StoreError as error:
             raise self._gone(error) from None
 
     def sees(self, lease: Thing) -> Thing:
-        """Take note of the Lease as it is now. StoreError when it is older than what was known."""
+        """Record the present Lease. StoreError if it is older than the known one."""
         if lease.get("kind") != LEASE or lease["metadata"]["name"] != self._of.name:
             raise ValueError("the answer is another object")
         version = version_of(lease)
@@ -151,7 +154,7 @@ class Lease:
     # ---- what is written
 
     def _taken(self, lease: Thing) -> Thing | None:
-        """With this daemon's record, unless another's counts."""
+        """The Lease with this daemon's record, unless another one's is valid."""
         spec, now = lease.get("spec") or {}, _now()
         if self.holder not in ("", self._of.identity):
             return None
@@ -167,15 +170,16 @@ class Lease:
         return lease | {"spec": lease["spec"] | {"leaseDurationSeconds": self._of.ttl_s, "renewTime": _now()}}
 
     def _given_up(self, lease: Thing) -> Thing | None:
-        """Without a holder; the transitions stay."""
+        """The Lease without a holder; the transitions stay."""
         if not self.is_ours:
             return None
         spec = {field: value for field, value in lease["spec"].items() if field != "holderIdentity"}
         return lease | {"spec": spec | {"leaseDurationSeconds": 1, "renewTime": _now()}}
 
     async def _change(self, change: Callable[[Thing], Thing | None]) -> bool:
-        """Write the Lease as `change` makes it of what is known, by its version; read it again after a conflict. False when
-        `change` wants nothing written any more."""
+        """Write the known Lease with the changes of `change`, by its version; read it again after a conflict. Returns
+        False if `change` wants no write any more.
+        """
         for _ in range(_ATTEMPTS):
             known = self._known or await self.read()
             wanted = change(known)
@@ -193,14 +197,14 @@ class Lease:
         raise conflict
 
     def _gone(self, error: StoreError) -> StoreError:
-        """What that error means for the lease."""
+        """Handle the meaning of this error for the lease."""
         if error.status != NOT_FOUND:
             return error
         return StoreError(Trouble.LEASE_GONE, f"the Lease is not there: {error}", status=NOT_FOUND)
 
 
 def _record(spec: Thing) -> Record:
-    """What counts of a Lease's spec."""
+    """The relevant part of a Lease's spec."""
     return Record(
         str(spec.get("holderIdentity") or ""),
         float(spec.get("leaseDurationSeconds") or 0),
@@ -211,5 +215,5 @@ def _record(spec: Thing) -> Record:
 
 
 def _now() -> str:
-    """The machine's clock, as a Lease has it: with a fraction of a second, always."""
+    """The machine's clock in the format of a Lease, always with a fraction of a second."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,13 +1,13 @@
 """A copy of all objects of one kind in a namespace of Kubernetes, kept up to date.
 
-Life of a `Mirror`: `start` lists the objects, then watches their changes from that list's resource version on, and goes on from
-the version of the last event or bookmark when the server ends the watch, as it is asked to after `watch_s`. Whatever else ends
-a watch (410, an event that cannot be read, its end before anything was told, nothing at all for `silence_s`, a refusal) leads
-to a new list, after a pause that doubles while lists fail. In any case all is listed anew every `relist_s`: a watch that tells
-nothing, and says so of itself, is not believed for longer. `stop` ends it.
+Life of a `Mirror`: `start` lists the objects, then watches their changes from that list's resource version on. The
+server is asked to end the watch after `watch_s`; then the next watch begins at the version of the last event or
+bookmark. Any other end of a watch leads to a new list: 410, an unreadable event, an end before any event, silence for
+`silence_s`, or a refusal. While lists fail, the pause before the next one doubles. In any case everything is listed
+again every `relist_s`, so that a watch that silently reports nothing is not trusted for longer. `stop` ends it.
 
-Invariant: `things` is what one list told and its watch has told since; what is seen may be old, so whoever writes by it says
-which version he has seen.
+Invariant: `things` has the result of one list and the changes that its watch has reported since. It may be out of date,
+so each write that depends on it names the version that was seen.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from resource_manager.net.web import ENDED, StoreError
 
 NEVER = "it was not listed yet"
 FIRST_S, MOST_S = 0.5, 10.0
-"""The pause after a list that failed, at first and at most."""
+"""The first and the longest pause after a failed list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """In seconds: see the module."""
+    """Times in seconds: see the module."""
 
     relist_s: float = 60.0
     watch_s: int = 30
@@ -37,7 +37,9 @@ class Times:
 
 
 class Mirror:
-    """See the module. `keep` makes what is kept of an object; `on_change` is called after each change. `query` selects."""
+    """See the module. `keep` returns the part of an object to keep; `on_change` is called after each change. `query`
+    selects objects.
+    """
 
     def __init__(
         self,
@@ -57,11 +59,11 @@ class Mirror:
         self._times = times
         self._query = query
         self.things: dict[str, Thing] = {}
-        """By name."""
+        """The objects by name."""
         self.listed_s: float | None = None
-        """When a list has succeeded last."""
+        """The time of the last successful list."""
         self.why = NEVER
-        """Why it may be old; "" when the last list has succeeded."""
+        """Why the copy may be out of date; "" if the last list succeeded."""
         self.lists = 0
         self._version = ""
         self._watching: Deferred[str] | None = None
@@ -75,7 +77,7 @@ class Mirror:
         self._running.addErrback(lambda failure: failure.trap(CancelledError))
 
     def stop(self) -> Deferred[None]:
-        """End. Fires when it has: nothing is asked and no timer is set after that."""
+        """End. Fires when it has ended: after that there are no requests and no timer."""
         self._stopped = True
         if self._running is None:
             return succeed(None)
@@ -109,8 +111,9 @@ class Mirror:
         self._on_change()
 
     async def _watch(self, until_s: float) -> bool:
-        """Until it ends, is silent for too long, or all is to be listed again. Whether the server has told of anything, and ended
-        it as it should."""
+        """Watch until the watch ends, is silent for too long, or a new list is due. Returns whether the server has
+        reported anything and ended the watch in order.
+        """
         told = 0
         query = {"resourceVersion": self._version, "timeoutSeconds": str(self._times.watch_s), **self._query}
         watching = self._watching = self._client.watch(self.kind, self._sees, **query)

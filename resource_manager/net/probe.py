@@ -1,11 +1,11 @@
-"""One broker's line: a management connection that is kept up, and the questions asked over it.
+"""The line to one broker: a management connection that is kept up, and the questions asked over it.
 
-Life of a `Probe`: it connects, and when it cannot it tries again after a short pause that doubles up to a bound. While
-connected it asks QUERY ha each interval (not exactly: jitter keeps daemons out of step), and at once when `ask` is called. What
-comes in goes to the listener: connected, answered, lost. The connection's own heartbeat ends it when the broker is silent for
-long; that it is silent for short is for the detector to say, from the times of the answers.
+Life of a `Probe`: it connects. If that fails, it tries again after a short pause that doubles up to a limit. While
+connected it sends QUERY ha each interval (with jitter, so that daemons do not ask at the same time), and at once when
+`ask` is called. It calls the listener: connected, answered, lost. The connection's own heartbeat ends it when the
+broker is silent for long. The detector decides about shorter silences, from the times of the answers.
 
-Invariants: at most `MAX_QUESTIONS` questions wait for an answer; after `stop` the listener is not called any more.
+Invariants: at most `MAX_QUESTIONS` questions wait for an answer. After `stop` the listener is not called any more.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 
 MAX_QUESTIONS = 8
 CONTAINER = "qpid-resource-manager:"
-"""The AMQP container id of a daemon's connection is this and its name, so that daemons see each other in a broker's list."""
+"""The AMQP container id of a daemon's connection is this and its name, so that daemons find each other in a broker's
+list.
+"""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 
 
 class ProbeListener(Protocol):
-    """Who is told; called in the reactor's thread."""
+    """The listener. It is called in the reactor's thread."""
 
     def on_connected(self, name: str) -> None:
         """The connection to that broker is open."""
@@ -47,7 +49,7 @@ class ProbeListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """How to talk to a broker: who to be, and the times in seconds."""
+    """The settings of the connection to a broker: the login, and the times in seconds."""
 
     user: str
     password: str = field(repr=False)
@@ -56,11 +58,11 @@ class Line:
     interval_s: float
     detection_s: float
     credentials: Credentials | None = None
-    """For brokers that are reached over TLS."""
+    """The credentials for brokers over TLS."""
 
 
 class Answers:
-    """How one broker has answered since one last looked. Times in seconds."""
+    """One broker's answers since they were last taken. Times are in seconds."""
 
     __slots__ = ("answered", "asked", "longest_s", "total_s")
 
@@ -69,19 +71,19 @@ class Answers:
         self.total_s = self.longest_s = 0.0
 
     def add(self, seconds: float) -> None:
-        """One more, after that time."""
+        """Add an answer after that time."""
         self.answered += 1
         self.total_s += seconds
         self.longest_s = max(self.longest_s, seconds)
 
     @property
     def mean_s(self) -> float | None:
-        """None without an answer."""
+        """The mean time; None without an answer."""
         return self.total_s / self.answered if self.answered else None
 
 
 class Probe:
-    """Keeps the line to one broker. `jitter` gives numbers in [0, 1)."""
+    """Keeps the connection to one broker. `jitter` gives numbers in [0, 1)."""
 
     def __init__(self, reactor: Any, address: Address, line: Line, listener: ProbeListener, jitter: Callable[[], float]) -> None:
         self.name = address.name
@@ -96,7 +98,7 @@ class Probe:
         self._pause_s = _FIRST_PAUSE_S
         self._questions = 0
         self._epoch: Any = None
-        """The broker's, when it answered last."""
+        """The epoch in the broker's last answer."""
         self._answers = Answers()
         self._stopped = False
 
@@ -105,7 +107,7 @@ class Probe:
         self._connect()
 
     def stop(self) -> None:
-        """End the line without a word to the listener."""
+        """End the connection without a call to the listener."""
         self._stopped = True
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
@@ -115,7 +117,7 @@ class Probe:
             self._client.abort()
 
     def ask(self) -> None:
-        """Ask at once what the broker sees, if it is connected and does not owe too many answers."""
+        """Query the broker at once, if it is connected and not too many answers are outstanding."""
         client = self._client
         if client is None or self._questions >= MAX_QUESTIONS:
             return
@@ -128,19 +130,20 @@ class Probe:
         )
 
     def take_answers(self) -> Answers:
-        """How the broker has answered since the last call."""
+        """The broker's answers since the last call."""
         found, self._answers = self._answers, Answers()
         return found
 
     def promote(self, reason: str, timeout_s: float, manager: str) -> Deferred[dict[str, Any]]:
-        """Ask the broker to promote itself, as this kind of manager, unless a primary was elected since it answered last; the
-        answer's body, or a ClientError. Call only while it is connected."""
+        """Ask the broker to promote itself, as this kind of manager, unless a primary was elected since its last
+        answer. Returns the answer's body, or raises ClientError. Call it only while connected.
+        """
         assert self._client is not None, "a broker without a connection was asked to promote itself"
         body = {"reason": reason, "insist": False, "manager": manager, "epoch": self._epoch}
         return self._client.request("PROMOTE", "ha", body=body, timeout_s=timeout_s + 0.5)
 
     def daemons(self) -> Deferred[frozenset[str]]:
-        """The names of the daemons that are connected to this broker; none when it cannot tell."""
+        """The names of the daemons that are connected to this broker; none if it cannot tell."""
         return ensureDeferred(self._daemons())
 
     async def _daemons(self) -> frozenset[str]:

@@ -1,7 +1,7 @@
-"""What a connection to an outside store over TLS is made of: whom to trust, and which certificate to show.
+"""The TLS settings of connections to an external store: the trusted CAs, and the own certificate.
 
-Life: made with the paths of files, `read` once at the start so that what is wrong with them is said then, and called for each
-connection: files are read anew each time, because they may have been replaced.
+Life: it is made with the paths of files. `read` is called once at the start, so that errors in them are reported then.
+It is called for each connection, and reads the files again each time, because they may have been replaced.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _END = b"-----END CERTIFICATE-----"
 
 
 class Tls:
-    """What connections over TLS are made of. Files are read for each connection: they may have been replaced."""
+    """The TLS settings of connections. The files are read for each connection, because they may have been replaced."""
 
     def __init__(self, authorities: Path | None, certificate: Path | None, key: Path | None) -> None:
         if key is not None and certificate is None:
@@ -25,11 +25,11 @@ class Tls:
 
     @property
     def files(self) -> list[Path]:
-        """Those that there are."""
+        """The files that are configured."""
         return [path for path in (self._authorities, self._certificate, self._key) if path is not None]
 
     def read(self) -> dict[str, Any]:
-        """The authorities to trust and the certificate to show. ValueError says which file cannot be read."""
+        """The trusted CAs and the own certificate. ValueError says which file cannot be read."""
         found: dict[str, Any] = {}
         if self._authorities is not None:
             trusted = self._certificates(self._authorities)
@@ -44,12 +44,12 @@ class Tls:
         return found
 
     def _certificates(self, path: Path) -> list[Any]:
-        """All that are in the file."""
+        """All certificates in the file."""
         blocks = self._content(path).split(_END)[:-1]
         return [self._load(path, ssl.Certificate.loadPEM, block + _END + b"\n") for block in blocks]
 
     def __call__(self, host: str) -> Any:
-        """A maker of connections to that host, whose certificate must name it."""
+        """A maker of connections to that host. The host's certificate must name it."""
         return ssl.optionsForClientTLS(host, **self.read())
 
     @staticmethod

@@ -1,11 +1,13 @@
-"""What the clients of outside stores share: HTTP by treq, in Twisted's reactor, within a time-out and of a bounded size.
+"""The common part of the clients of external stores: HTTP by treq, in Twisted's reactor, with a timeout and limited
+sizes.
 
-Life of a `Web`: `send` makes a request; `whole` reads an answer, or raises `Refused` with what a store says in its place.
-`in_time` gives the work of one attempt its time-out, and notes it. `stream` hands on an answer that never ends, line by line.
-`close` ends all that is under way, and the connections.
+Life of a `Web`: `send` makes a request. `whole` reads an answer, or raises `Refused` with the store's error. `in_time`
+gives the work of one attempt its timeout, and keeps track of it. `stream` passes an endless answer on, line by line.
+`close` ends everything in progress, and the connections.
 
-Invariants: an answer has at most MAX_ANSWER_BYTES, and a line too; whoever calls tries again, nothing here does; no text has a
-header in it, where passwords and tokens stand. What a time-out or a lost connection is called is said here, in `said`.
+Invariants: an answer has at most MAX_ANSWER_BYTES, and so has a line. The caller tries again; nothing here does. No
+text contains a header, because headers have passwords and tokens. `said` has the texts for a timeout or a lost
+connection.
 """
 
 from __future__ import annotations
@@ -31,15 +33,16 @@ from resource_manager.core.candidate import Trouble
 T = TypeVar("T")
 MAX_ANSWER_BYTES = 1 << 20
 LONGEST_WAIT_S = 60.0
-"""A pause that a store, or what stands before it, asks for is kept up to this time."""
+"""If a store, or a proxy before it, asks for a pause, the pause lasts at most this time."""
 ENDED = "the watch's connection has ended"
-"""The reason of a stream that whoever tells it, or the network, has ended without a word."""
+"""The reason of a stream that the sender or the network has ended without a reason."""
 _IDLE_S = 30.0
 
 
 class StoreError(Exception):
-    """A call brought no usable answer. The text says who was asked, and why; `wait_s` is the pause that was asked for, `status`
-    the answer's, 0 without one."""
+    """A call gave no usable answer. The text names the server and the reason; `wait_s` is the requested pause, `status`
+    the answer's status, 0 without one.
+    """
 
     def __init__(self, trouble: Trouble, text: str, wait_s: float = 0.0, status: int = 0) -> None:
         super().__init__(text)
@@ -50,7 +53,9 @@ class StoreError(Exception):
 
 @dataclass(slots=True)
 class Refused(Exception):
-    """The store, or what stands before it, has answered with an error. `code` stands in the answer's body; else it is 0."""
+    """The store, or a proxy before it, has answered with an error. `code` is the code in the answer's body; else it is
+    0.
+    """
 
     status: int
     text: str
@@ -59,7 +64,7 @@ class Refused(Exception):
 
 
 class Web:
-    """See the module. `tls` makes the connections to hosts over https; a host's connections are kept for a while."""
+    """See the module. `tls` makes the https connections; a host's connections are kept for a while."""
 
     def __init__(self, reactor: Any, timeout_s: float, tls: Callable[[str], Any] | None = None) -> None:
         self._reactor = reactor
@@ -71,7 +76,7 @@ class Web:
         self._under_way: set[Deferred[Any]] = set()
 
     def send(self, method: str, url: str, headers: dict[str, str], data: bytes = b"") -> Deferred[Any]:
-        """The answer's head."""
+        """Send a request. Returns the answer's head."""
         fields: dict[bytes | str, bytes | str] = dict(headers.items())
         sent: Deferred[Any] = self._http.request(
             method, url, data=data or None, headers=fields, allow_redirects=False, unbuffered=True, reactor=self._reactor
@@ -79,7 +84,7 @@ class Web:
         return sent
 
     async def whole(self, response: Any) -> bytes:
-        """The answer's body. Refused when it is none of success."""
+        """The answer's body. Refused if the answer is an error."""
         reading = _Body()
         response.deliverBody(reading)
         content = await reading.done
@@ -88,7 +93,9 @@ class Web:
         return content
 
     def in_time(self, work: Coroutine[Any, Any, T], error: Callable[[BaseException, bool], StoreError]) -> Deferred[T]:
-        """The work within the time-out, or what `error` makes of what went wrong and of whether the time was over."""
+        """Do the work within the timeout. `error` makes the exception from a failure and from whether the time was
+        over.
+        """
         done = ensureDeferred(work)
         timer = self._reactor.callLater(self.timeout_s, done.cancel)
         self._under_way.add(done)
@@ -103,7 +110,9 @@ class Web:
         return done.addBoth(ended)
 
     def stream(self, begin: Callable[[], Deferred[Any]], on_line: Callable[[bytes], str]) -> Deferred[str]:
-        """Hand on each line of what `begin` opens. Fires with the reason when the stream ends, `on_line`'s own among them."""
+        """Pass on each line of the answer that `begin` opens. Fires with the reason when the stream ends, which may
+        come from `on_line`.
+        """
         lines = _Lines(on_line)
 
         async def follow() -> str:
@@ -121,7 +130,7 @@ class Web:
         return done.addBoth(ended)
 
     def close(self) -> Deferred[None]:
-        """End what is under way, and the connections."""
+        """End everything in progress, and the connections."""
         for one in list(self._under_way):
             one.cancel()
         # A connection goes back to the pool only some turns after its last answer was delivered: it is not to stay there.
@@ -134,7 +143,7 @@ class Web:
 
 
 def parsed(content: bytes) -> dict[str, Any]:
-    """A JSON object. ValueError when it is none."""
+    """A JSON object. ValueError if the text is not one."""
     answer = json.loads(content)
     if not isinstance(answer, dict):
         raise ValueError("the answer is no JSON object")
@@ -142,7 +151,7 @@ def parsed(content: bytes) -> dict[str, Any]:
 
 
 def _refusal(response: Any, content: bytes) -> Refused:
-    """What an answer of no success says."""
+    """The error in an answer that is not a success."""
     text, code = response.phrase.decode("ascii", "replace"), 0
     try:
         found = parsed(content)
@@ -181,7 +190,7 @@ def said(error: BaseException) -> str:
 
 
 class _Body(Protocol):
-    """A whole answer, of a bounded size."""
+    """A whole answer of limited size."""
 
     def __init__(self) -> None:
         self.done: Deferred[bytes] = Deferred(lambda _: self._end())
@@ -209,7 +218,7 @@ class _Body(Protocol):
 
 
 class _Lines(Protocol):
-    """An answer that goes on, line by line. `on_line` gives the reason to end, or ""."""
+    """An endless answer, line by line. `on_line` returns the reason to end, or ""."""
 
     def __init__(self, on_line: Callable[[bytes], str]) -> None:
         self.done: Deferred[str] = Deferred(lambda _: self._end())
@@ -241,7 +250,7 @@ class _Lines(Protocol):
 
 @implementer(IPolicyForHTTPS)
 class _Policy:
-    """Gives each https connection what `tls` makes for its host."""
+    """Gives each https connection the TLS settings that `tls` makes for its host."""
 
     def __init__(self, tls: Callable[[str], Any] | None) -> None:
         self._tls = tls

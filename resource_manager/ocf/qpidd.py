@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""OCF 1.1 resource agent: a broker of a cluster as a promotable clone of Pacemaker. Install as .../resource.d/understudy/qpidd.
+"""OCF 1.1 resource agent: a broker of a cluster as a promotable clone of Pacemaker. Install as
+.../resource.d/understudy/qpidd.
 
-Life of an instance: `start` runs qpidd in the background and returns when it answers; `monitor` asks the broker what it is and
-tells Pacemaker; `promote` makes it the primary; `demote` has another broker take over; `stop` ends the process. Each action is a
-process of its own; what they share is a file with the broker's process id and the time at which that process began.
+Life of an instance: `start` runs qpidd in the background and returns when it answers. `monitor` asks the broker for its
+state and reports it to Pacemaker. `promote` makes it the primary. `demote` makes another broker take over. `stop` ends
+the process. Each action is a separate process. They share a file with the broker's process id and the start time of
+that process.
 
-Each node gives its own broker a promotion score, by what the broker holds; it is written only when it changes, and goes when the
-node leaves. It is a preference alone: whichever broker Pacemaker promotes becomes the primary (docs/adr/0030). Beside it stands
-the broker's address, so that the agent that demotes can hand over to the very broker that Pacemaker is about to promote: with
-`notify=true` Pacemaker names that one's node. A third broker in between would be seen, and recovered, as promoted by mistake.
+Each node gives its own broker a promotion score, by the state of the broker. It is written only when it changes, and
+deleted when the node leaves. It is only a preference: whichever broker Pacemaker promotes becomes the primary
+(docs/adr/0030). The broker's address is stored beside it, so that the demoting agent can hand over directly to the
+broker that Pacemaker is about to promote: with `notify=true` Pacemaker names that broker's node. A third broker that is
+the primary in between would be seen, and recovered, as promoted by mistake.
 
-Invariants: what is told is the broker's own view, not what was done last; a broker is taken for failed only when its process is
-gone, or when it has not answered for the whole time that the action has; `demote` stops nothing, and leaves a primary that nobody
-can replace in its place; every wait ends before the action's time does.
+Invariants: the reported state is the broker's own, not the result of the last action. A broker counts as failed only if
+its process has ended, or if it has not answered for the whole time of the action. `demote` stops nothing, and if no
+other broker can take over, the primary continues to serve. Every wait ends before the action's time is over.
 """
 
 from __future__ import annotations
@@ -34,15 +37,15 @@ SUCCESS, ERR_GENERIC, ERR_UNIMPLEMENTED, ERR_INSTALLED, ERR_CONFIGURED = 0, 1, 3
 NOT_RUNNING, RUNNING_PROMOTED, FAILED_PROMOTED = 7, 8, 9
 PRIMARY = ("active", "recovering")
 ADDRESS = "qpidd-address"
-"""The node attribute that holds the address of a node's broker."""
+"""The node attribute with the address of the node's broker."""
 NEVER = "-INFINITY"
 KIND = "pacemaker"
-"""What `qpid-ha authority` calls this manager."""
+"""The name of this manager for `qpid-ha authority`."""
 _SCORES = {"active": 1000, "recovering": 1000, "ready": 900, "catchup": 100}
 _JOINING, _STEP, _LEAST = 500, 10, 10
 _PAUSE_S = 0.2
 _RESERVE_S = 2.0
-"""What is left of an action's time for its own end."""
+"""The part of an action's time that is kept for its own end."""
 _UNTIL_REBOOT = ("--lifetime", "reboot")
 _SHORTEST_S, _ANSWER_S, _KILL_S = 1.0, 5.0, 1.5
 
@@ -73,11 +76,11 @@ ACTIONS = (
     ("meta-data", 5, None, None),
     ("validate-all", 20, None, None),
 )
-"""Name, time-out in s, interval in s, role."""
+"""Name, timeout in s, interval in s, role."""
 
 
 def meta_data() -> str:
-    """What this agent is, as OCF 1.1 and the older DTD of resource agents have it."""
+    """The description of this agent, by OCF 1.1 and the older DTD of resource agents."""
     lines = [
         '<?xml version="1.0"?>',
         '<!DOCTYPE resource-agent SYSTEM "ra-api-1.dtd">',
@@ -106,7 +109,9 @@ def meta_data() -> str:
 
 
 def score(view: Mapping[str, Any], views: Sequence[Mapping[str, Any]] = ()) -> str:
-    """The promotion score of the broker with this view. `views`: of all members that answer, asked when there is no primary."""
+    """The promotion score of the broker with this view. `views`: those of all members that answer, used if there is no
+    primary.
+    """
     me = view.get("address")
     role = next((member.get("role") for member in view.get("members") or [] if member.get("address") == me), "")
     if view.get("stopped") or role != "voter":
@@ -121,7 +126,7 @@ def score(view: Mapping[str, Any], views: Sequence[Mapping[str, Any]] = ()) -> s
 
 
 def _held_back(view: Mapping[str, Any]) -> bool:
-    """Whether the cluster agrees that Pacemaker promotes nobody, or not this broker (docs/adr/0031)."""
+    """Whether the cluster's settings do not allow Pacemaker to promote any broker, or this one (docs/adr/0031)."""
     settings = view.get("settings") or {}
     kind = (settings.get("authority") or {}).get("kind", KIND)
     tags = settings.get(f"tags:{view.get('address')}") or {}
@@ -129,9 +134,10 @@ def _held_back(view: Mapping[str, Any]) -> bool:
 
 
 def _in_the_name_of(view: Mapping[str, Any]) -> tuple[str, ...]:
-    """Words of `promote` that say who asks. A failover is Pacemaker's own, and refused in a pause. To move a primary that serves
-    is an administrator's wish, which nothing may refuse; where the cluster agrees that Pacemaker is its manager, the history
-    shows that it was asked by that (docs/adr/0031)."""
+    """Options of `promote` that name the requester. A failover is Pacemaker's own decision, and is refused during a
+    pause. The move of a serving primary is an administrator's decision, which nothing may refuse. If Pacemaker has the
+    cluster's authority, the history shows that Pacemaker requested it (docs/adr/0031).
+    """
     settings = view.get("settings") or {}
     agreed = (settings.get("authority") or {}).get("kind") == KIND and "pause" not in settings
     return ("--manager", KIND) if agreed or not view.get("primary") else ()
@@ -142,7 +148,7 @@ def _end(view: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def successors(view: Mapping[str, Any]) -> list[str]:
-    """Who could take over from the primary with this view, by address, the one that holds most first."""
+    """The brokers that could take over from the primary with this view, by address, the one with the newest log first."""
     others = [
         member
         for member in view.get("members") or []
@@ -153,7 +159,7 @@ def successors(view: Mapping[str, Any]) -> list[str]:
 
 
 def at(member: str, view: Mapping[str, Any], broker: str) -> str:
-    """The URL of another member: over TLS if members' links are, and as the user of `broker`."""
+    """The URL of another member: with TLS if members' links use it, and with the user of `broker`."""
     scheme = "amqps:" if str(view.get("brokersUrl")).startswith("amqps:") else ""
     user = broker.rpartition("@")[0].removeprefix("amqps:").removeprefix("amqp:").lstrip("/")
     return f"{scheme}{user}@{member}" if user else f"{scheme}{member}"
@@ -168,7 +174,7 @@ class Failed(Exception):
 
 
 class Agent:
-    """One action. `environ` is what Pacemaker says: OCF_RESKEY_* and the like."""
+    """One action. `environ` has Pacemaker's variables: OCF_RESKEY_* and the like."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -190,7 +196,7 @@ class Agent:
     # ---- actions
 
     def start(self) -> int:
-        """Run the broker, and wait until it answers."""
+        """Start the broker, and wait until it answers."""
         self.validate_all()
         if not self._pid():
             self._spawn()
@@ -205,7 +211,7 @@ class Agent:
         return SUCCESS
 
     def stop(self) -> int:
-        """End the broker; as the primary it hands over first. Killed when it takes longer than this action may."""
+        """Stop the broker. A primary hands over first. The broker is killed if this takes longer than the action may."""
         self._forget_score()
         pid = self._pid()
         if pid:
@@ -214,7 +220,7 @@ class Agent:
         return SUCCESS
 
     def monitor(self) -> int:
-        """What the broker says of itself."""
+        """Report the broker's own state."""
         if not self._pid():
             return NOT_RUNNING
         view = self._answer()
@@ -229,7 +235,7 @@ class Agent:
         return RUNNING_PROMOTED if view.get("status") in PRIMARY else SUCCESS
 
     def promote(self) -> int:
-        """Make this broker the primary, whatever the others hold."""
+        """Make this broker the primary, whatever logs the others have."""
         view = self._running()
         if view.get("status") != "active":
             done, text = self._ask("promote", self._given["broker"], self._left_s(), *_in_the_name_of(view))
@@ -239,7 +245,7 @@ class Agent:
         return SUCCESS
 
     def demote(self) -> int:
-        """Have another broker take over. One that nobody can replace goes on serving, and this fails."""
+        """Make another broker take over. If none can, this broker continues to serve, and the action fails."""
         view = self._running(self._left_s() / 3)
         refusals = []
         asks = _in_the_name_of(dict(view, primary=view.get("address")))
@@ -259,11 +265,11 @@ class Agent:
         return SUCCESS  # the score is the next monitor's: to write it now would have Pacemaker decide anew, before it promotes
 
     def notify(self) -> int:
-        """Pacemaker tells what it is about to do; `demote` reads it."""
+        """Pacemaker announces its next actions; `demote` reads them."""
         return SUCCESS
 
     def validate_all(self) -> int:
-        """Whether this node has what the parameters name."""
+        """Check whether this node has everything that the parameters name."""
         for name in ("qpidd", "qpid_ha"):
             words = _words(name, self._given[name])
             if shutil.which(words[0]) is None:
@@ -280,7 +286,7 @@ class Agent:
     # ---- the process
 
     def _pid(self) -> int:
-        """The process id of the broker that runs, or 0. A process that has only got the same number is another one."""
+        """The process id of the running broker, or 0. Another process with the same number does not count."""
         try:
             number, began = self._pid_file.read_text().split()
         except (OSError, ValueError):
@@ -325,7 +331,7 @@ class Agent:
     # ---- questions to brokers
 
     def _running(self, within_s: float | None = None) -> dict[str, Any]:
-        """The view of a broker that must run."""
+        """The view of a broker that must be running."""
         if not self._pid():
             raise Failed(NOT_RUNNING, "the broker does not run")
         view = self._answer(within_s)
@@ -334,7 +340,7 @@ class Agent:
         return view
 
     def _next_primary(self) -> str:
-        """The address of the broker that Pacemaker promotes after this demotion, "" when it does not say."""
+        """The address of the broker that Pacemaker promotes after this demotion, "" if it does not say."""
         node = self._environ.get("OCF_RESKEY_CRM_meta_notify_promote_uname", "").strip()
         if not node or " " in node:
             return ""
@@ -342,7 +348,7 @@ class Agent:
         return text if known else ""
 
     def _answer(self, within_s: float | None = None) -> dict[str, Any] | None:
-        """The broker's view of itself, asked again until it comes; None when its process ends, or this action must."""
+        """The broker's view of itself, requested until it arrives; None if its process ends, or this action must end."""
         deadline = self._deadline if within_s is None else min(self._deadline, time.monotonic() + within_s)
         while True:
             left_s = max(deadline - time.monotonic(), _SHORTEST_S)
@@ -355,7 +361,7 @@ class Agent:
             self._pause()
 
     def _ask(self, command: str, broker: str, timeout_s: float, *words: str) -> tuple[bool, str]:
-        """A command of qpid-ha: whether it succeeded, and what it printed."""
+        """Run a command of qpid-ha. Returns whether it succeeded, and its output."""
         config = ["--config", self._given["ha_config"]] if self._given["ha_config"] else []
         tool = _words("qpid_ha", self._given["qpid_ha"])
         return _run([*tool, command, "-b", broker, "-t", f"{timeout_s:.1f}", *config, *words], timeout_s + _RESERVE_S / 2)
@@ -375,7 +381,7 @@ class Agent:
     # ---- the promotion score
 
     def _tell_score(self, view: Mapping[str, Any]) -> None:
-        """Set this node's score when it is not what it was. Without Pacemaker around, as in tests by hand, nothing is set."""
+        """Set this node's score if it has changed. Without Pacemaker, as in tests by hand, nothing is set."""
         views: list[Any] = []
         if view.get("status") == "joining":
             _, text = self._ask("query", self._given["broker"], _SHORTEST_S, "--all", "--format", "json")
@@ -404,7 +410,7 @@ def _words(name: str, text: str) -> list[str]:
 
 
 def _run(command: list[str], timeout_s: float) -> tuple[bool, str]:
-    """Whether it ended well in time, and what it printed; of a failure, the last line of what it complained of."""
+    """Run a command. Returns whether it succeeded in time, and its output; after a failure, the last line on stderr."""
     try:
         ran = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
@@ -418,7 +424,7 @@ def _run(command: list[str], timeout_s: float) -> tuple[bool, str]:
 
 
 def _began(pid: int) -> str:
-    """When the process with this number began, in the kernel's ticks; "" when there is none, or it has ended."""
+    """The start time of the process with this number, in the kernel's ticks; "" if it does not exist or has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -434,7 +440,7 @@ def _last_line(path: Path) -> str:
 
 
 def _say(level: str, text: str) -> None:
-    """A line for the cluster's log, into which Pacemaker puts what agents complain of."""
+    """Print a line for the cluster's log: Pacemaker logs the errors of agents."""
     print(f"{level}: {text}", file=sys.stderr)
 
 

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """LSB script: the primary of a broker cluster as a service of rgmanager. Install as /etc/init.d/qpidd-primary.
 
-A configuration for rgmanager has one service on each node that restarts qpidd there, and one that moves, with this script. So
-`start` begins where a broker runs, or is begun by it: it starts this node's qpidd by its own service and makes it the primary;
-`stop` stops that broker, which hands over first, as the script of Apache Qpid C++ does; `status` asks whether it is the primary.
+A configuration for rgmanager has one service on each node that restarts qpidd there, and one service that moves between
+the nodes, with this script. So `start` may find a running broker or not: it starts this node's qpidd by its own service
+and makes it the primary. `stop` stops that broker, which hands over first, as in the script of Apache Qpid C++.
+`status` checks whether it is the primary.
 
-Environment: QPIDD_SERVICE, the command that the words start, stop and status are given to (default `service qpidd`); QPID_HA
-(default `qpid-ha`); QPID_BROKER and the other variables of qpid-ha; QPIDD_PRIMARY_TIMEOUT, seconds that a start may take (30).
+Environment: QPIDD_SERVICE, the command that gets the words start, stop and status (default `service qpidd`); QPID_HA
+(default `qpid-ha`); QPID_BROKER and the other variables of qpid-ha; QPIDD_PRIMARY_TIMEOUT, the maximum seconds of a
+start (30).
 
-Exit codes are those of the script of Apache Qpid C++ (etc/fedora/qpidd-primary.in): 0 done, or for `status` the primary; for
-`status` 1 in every other case; 2 usage; 3 for `reload`, which does nothing; 5 a program is not installed, whatever is asked; and
-when qpidd's own service fails to start or stop, what that ended with.
+Exit codes are those of the script of Apache Qpid C++ (etc/fedora/qpidd-primary.in): 0 done, or for `status` the
+primary; for `status` 1 in every other case; 2 wrong usage; 3 for `reload`, which does nothing; 5 a program is not
+installed, for any word; and the exit code of qpidd's own service if that fails to start or stop.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from collections.abc import Mapping, Sequence
 
 DONE, FAILED, USAGE, UNIMPLEMENTED, NOT_INSTALLED = 0, 1, 2, 3, 5
 _UNREACHABLE = 3
-"""What qpid-ha ends with when no broker answers."""
+"""The exit code of qpid-ha if no broker answers."""
 _PAUSE_S = 0.2
 _ANSWER_S = 10.0
 
@@ -92,7 +94,9 @@ class Script:
 
 
 def _run(command: list[str], timeout_s: float, late: int = FAILED) -> tuple[int, str]:
-    """The exit code, and the last line of what it said; `late` when it takes too long, FAILED when a signal has ended it."""
+    """Run a command. Returns its exit code and its last line; `late` if it takes too long, FAILED if a signal has ended
+    it.
+    """
     try:
         ran = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
@@ -107,7 +111,7 @@ def _fail(text: str, code: int = FAILED) -> int:
 
 
 def main(words: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Carry out one word; the exit code is LSB's."""
+    """Carry out one word. The exit code is LSB's."""
     word = words[0] if len(words) == 1 else ""
     try:
         script = Script(environ)
