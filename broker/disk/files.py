@@ -1,7 +1,7 @@
 """The file system as the store uses it, behind a Protocol, so that a simulation can fail, tear, slow or forget each of its calls.
 
-Every call that the store makes to the file system is one of `Disk`'s. `RealDisk` hands each to the operating system as it is,
-without a buffer or a loop of its own. Errors are the operating system's `OSError`s, told apart by `errno`.
+The store calls the file system only through the methods of `Disk`. `RealDisk` makes one call to the operating system for each,
+without a buffer or a loop. Errors are the operating system's `OSError`s, distinguished by `errno`.
 
 Invariant: a file descriptor is meaningful only to the disk that opened it.
 """
@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 
 class Status(NamedTuple):
-    """What a folder says of one of its entries."""
+    """Size, time and kind of a file or folder."""
 
     nbytes: int
     modified_ns: int
@@ -25,67 +25,69 @@ class Status(NamedTuple):
 
 
 class Space(NamedTuple):
-    """Bytes of a file system: those that may still be written, and all."""
+    """Bytes of a file system: free and total."""
 
     free: int
     total: int
 
 
 class LockHeld(Exception):
-    """Another process holds the lock. The text is what that process wrote into the file: its id, or ""."""
+    """Another process holds the lock. The text is the content of the lock file: the id of that process, or ""."""
 
 
 class Disk(Protocol):
-    """A file system. Whatever changes it is durable only after `sync` (content and length) or `sync_folder` (names)."""
+    """A file system. A change is durable only after `sync` (content and length) or `sync_folder` (names)."""
 
     def open(self, path: Path, flags: int) -> int:
-        """A descriptor, by the flags of `os.open`; a file that this creates is its owner's alone (mode 0600)."""
+        """Open a file with the flags of `os.open`; returns a descriptor. A new file gets mode 0600: only its owner can read
+        it."""
 
     def close(self, fd: int) -> None:
-        """Let go of a descriptor."""
+        """Close a descriptor."""
 
     def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
-        """Write the buffers end to end at `offset`; returns the bytes written, which may be fewer. OSError when refused."""
+        """Write the buffers without gaps at `offset`; returns the number of bytes written, which may be fewer. OSError when
+        refused."""
 
     def read(self, fd: int, nbytes: int, offset: int) -> bytes:
-        """Up to `nbytes` from `offset`; fewer only at the end of the file."""
+        """Read `nbytes` from `offset`; fewer only at the end of the file."""
 
     def sync(self, fd: int) -> None:
-        """Return when the file's content is durable. OSError: what the disk holds is unknown."""
+        """Return when the file's content is durable. After an OSError, the content of the disk is unknown."""
 
     def forget(self, fd: int) -> None:
-        """Have the file's content read from the disk from now on, as far as nothing waits to be written there."""
+        """Drop the file's clean pages from the page cache: later reads get them from the disk."""
 
     def truncate(self, fd: int, nbytes: int) -> None:
-        """Give the file this length; what is new reads as zeros."""
+        """Give the file this length; added bytes read as zeros."""
 
     def size(self, fd: int) -> int:
-        """The file's length now."""
+        """The file's current length."""
 
     def replace(self, path: Path, target: Path) -> None:
-        """Rename within a folder, atomically, over what has the name already."""
+        """Rename within a folder, atomically; replaces an existing file of that name."""
 
     def unlink(self, path: Path) -> None:
-        """Remove a name. FileNotFoundError when there is none."""
+        """Remove a file. FileNotFoundError when there is none."""
 
     def sync_folder(self, folder: Path) -> None:
         """Make renames, creations and removals in this folder durable."""
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder, and those above it, where they are missing."""
+        """Create a folder, and its parents, if they are missing."""
 
     def names(self, folder: Path) -> list[str]:
-        """What is in a folder, in no order. FileNotFoundError, NotADirectoryError."""
+        """The names in a folder, in no order. FileNotFoundError, NotADirectoryError."""
 
     def status(self, path: Path) -> Status:
-        """Of a file or folder. FileNotFoundError when there is none."""
+        """The status of a file or folder. FileNotFoundError when there is none."""
 
     def free(self, folder: Path) -> Space:
-        """What the file system of a folder has room for."""
+        """The free and total space of the folder's file system."""
 
     def lock(self, path: Path) -> int:
-        """Open a file, made if missing, that belongs to this process alone until it is closed or the process ends, and write
-        the process's id into it. LockHeld when another has it."""
+        """Open a file, create it if it is missing, lock it until it is closed or the process ends, and write the process id into
+        it. LockHeld when another process has the lock."""
 
 
 class RealDisk:
@@ -100,7 +102,7 @@ class RealDisk:
         os.close(fd)
 
     def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
-        """pwritev: the caller keeps within IOV_MAX buffers."""
+        """pwritev: the caller passes at most IOV_MAX buffers."""
         return os.pwritev(fd, buffers, offset)
 
     def read(self, fd: int, nbytes: int, offset: int) -> bytes:
@@ -108,11 +110,11 @@ class RealDisk:
         return os.pread(fd, nbytes, offset)
 
     def sync(self, fd: int) -> None:
-        """fdatasync: the content, and the file's length when that has changed."""
+        """fdatasync: the content, and the file's length if it has changed."""
         os.fdatasync(fd)
 
     def forget(self, fd: int) -> None:
-        """posix_fadvise: the page cache lets go of what is clean."""
+        """posix_fadvise: the page cache drops clean pages."""
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def truncate(self, fd: int, nbytes: int) -> None:
@@ -153,12 +155,12 @@ class RealDisk:
         return Status(found.st_size, found.st_mtime_ns, stat.S_ISDIR(found.st_mode))
 
     def free(self, folder: Path) -> Space:
-        """statvfs: what is free for those who are not root."""
+        """statvfs: the space that is free for users other than root."""
         found = os.statvfs(folder)
         return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
     def lock(self, path: Path) -> int:
-        """flock, which the kernel gives back when the process ends, however it ends."""
+        """flock: the kernel releases it when the process ends, even if it is killed."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,7 +169,7 @@ class RealDisk:
             os.close(fd)
             raise LockHeld(holder) from None
         mine = b"%d\n" % os.getpid()
-        os.pwrite(fd, mine, 0)  # over what stands there, which needs no room
+        os.pwrite(fd, mine, 0)  # overwrites the old id, so it needs no free space
         os.ftruncate(fd, len(mine))
         return fd
 

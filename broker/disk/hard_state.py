@@ -1,14 +1,16 @@
-"""Epoch and vote (Raft §5, "persistent state"), in a file that has all its blocks before they are needed; and, of a witness, what
-it attests (`ha.core.witness`), which is all that it has in the place of a log.
+"""Epoch and vote (Raft §5, "persistent state"), in a file whose blocks are all allocated when it is created. A witness also
+stores the position here that it attests (`ha.core.witness`), because it has no log.
 
-The file's life: made at the log's first start, with room for two copies, each in a block of its own. To save is to write the
-first copy in place and sync it, then the second one and sync that. Nothing is allocated, so a broker can vote on a full disk.
-A start syncs what a killed process may have left in the page cache, takes the copy that counts, and makes the other one like it.
+Life of the file: the first start of the log creates it, with space for two copies, each in its own block. `save` writes the first
+copy in place and syncs it, then writes and syncs the second copy. This allocates nothing, so a broker can vote on a full disk. A
+start first syncs what a killed process may have left in the page cache. Then it takes the newer complete copy, and makes the
+other one equal to it.
 
-Invariants: one copy at least is whole, and as new as anything that `save` has returned for; when it returns, both are. So
-whatever becomes of one of them, torn by a power cut or rotten, the other one is the truth or ahead of it; when neither is whole,
-nobody can tell any more, and the log is refused. Epoch and vote only grow, as nobody who has voted votes otherwise in that epoch,
-and so does what is attested: of two whole copies that differ the greater one is the newer.
+Invariants: at least one copy is complete, and at least as new as the last state that `save` has returned for; when `save`
+returns, both copies are. So if a power failure or bit rot damages one copy, the other one has this state or a newer one. If
+neither copy is complete, the state is unknown, and the log is refused. Epoch and vote only grow, because a broker that has voted
+does not change its vote in that epoch. The attested position only grows too. So if two complete copies differ, the greater one is
+the newer.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ _OFFSETS = (0, COPY_BYTES)
 
 
 class HardState(NamedTuple):
-    """An epoch, and for whom this broker has voted in it. `attested`: of a witness alone, an object with `epoch` and `index`."""
+    """An epoch, and the broker that this broker has voted for in it. `attested`: only of a witness, an object with `epoch` and
+    `index`."""
 
     epoch: int
     voted_for: str | None
@@ -44,7 +47,7 @@ class HardState(NamedTuple):
 
 
 def read(disk: Disk, folder: Path) -> HardState | None:
-    """What was saved; None when there is no file.
+    """Read the saved state; None when there is no file.
 
     DamagedStore: a broker that forgets its vote could vote twice in an epoch (Raft §5.2).
     """
@@ -57,7 +60,8 @@ def read(disk: Disk, folder: Path) -> HardState | None:
 
 
 def recover(disk: Disk, folder: Path, notes: list[str]) -> HardState | None:
-    """Read, and have both copies whole and alike; `notes` gets a sentence when one was not whole. DamagedStore, StorageError."""
+    """Read the state, and repair both copies if they differ; `notes` gets a sentence when a copy was damaged. DamagedStore,
+    StorageError."""
     path = folder / NAME
     try:
         with opened(disk, path, os.O_RDWR) as fd:
@@ -75,14 +79,15 @@ def recover(disk: Disk, folder: Path, notes: list[str]) -> HardState | None:
 
 
 def make(disk: Disk, folder: Path) -> HardState:
-    """Give a new log its file. StorageError."""
+    """Create the file of a new log. StorageError."""
     nothing = HardState(0, None)
     replace_durably(disk, folder / NAME, _sealed(nothing) * len(_OFFSETS))
     return nothing
 
 
 def save(disk: Disk, folder: Path, state: HardState) -> None:
-    """Durable when it returns, and needs no room. StorageError: whether it was saved is unknown."""
+    """The state is durable when this returns. It needs no free space. After a StorageError, it is unknown whether the state was
+    saved."""
     path, sealed = folder / NAME, _sealed(state)
     try:
         with opened(disk, path, os.O_RDWR) as fd:
@@ -104,7 +109,7 @@ def _sealed(state: HardState) -> bytes:
 
 
 def _copies(disk: Disk, fd: int) -> list[HardState | None]:
-    """Both copies; None for one that is not whole."""
+    """Both copies; None for a damaged one."""
     contents = (unseal_json(read_whatever(disk, fd, COPY_BYTES, offset).rstrip(b"\0")) for offset in _OFFSETS)
     return [None if content is None else HardState(**content) for content in contents]
 

@@ -1,4 +1,4 @@
-"""The files of a log and the batches and bodies in them: one picture, shared by the threads of a journal.
+"""The files of a log, and the batches and bodies in them. All threads of a journal share this object.
 
 Life of a file here: the writer begins a segment; the segment fills; a checkpoint covers it, and it leaves the log. If the
 checkpoint lists it, it stays as a file with bodies, until a checkpoint no longer lists it and no caller has asked to keep it.
@@ -25,8 +25,8 @@ from broker.disk.threads import Threads
 
 
 class Span(NamedTuple):
-    """Consecutive batches in one segment: where each starts, and where the last one ends. `rewrites` tells whether that may have
-    changed since.
+    """Consecutive batches in one segment: `bounds` are the offsets at which they start, and the end of the last one. If
+    `Holdings.rewrites` is no longer equal to `rewrites`, they may have changed.
     """
 
     path: Path
@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """What has left the log: segments to be closed, and the numbers and paths of files that nobody needs."""
+    """Files that have left the log: segments to close, and the numbers and paths of files to delete."""
 
     segments: list[Segment]
     numbers: list[int]
@@ -43,7 +43,7 @@ class Dropped(NamedTuple):
 
 
 class Holdings:
-    """See the module. Every method may be called in any thread, unless it says more."""
+    """See the module. Every method may be called in any thread, unless its docstring limits this."""
 
     def __init__(
         self,
@@ -58,16 +58,17 @@ class Holdings:
     ) -> None:
         self.origin = origin
         self.checkpoint = checkpoint
-        """The newest. It is replaced in the reactor thread, and by the writer when the log is reset."""
+        """The newest checkpoint. The reactor thread replaces it; the writer does when it resets the log."""
         self.rewrites = 0
-        """How often batches that stood in the log were dropped from its end."""
+        """How often batches were dropped from the end of the log."""
         self._folder = folder
         self._segments = segments
         self._bodies = body_files
         self._pins: Counter[int] = Counter()
         self._fresh: set[int] = set()
         self._unwanted: list[tuple[int, Path]] = []
-        """Files of a checkpoint that came and is not installed, by its index: a start may need them until a newer one stands."""
+        """Index and path of files that were received with a checkpoint which is not installed. A start may need them until a
+        newer checkpoint is durable."""
         self._next_number = next_number
         self._lock = threads.condition()
 
@@ -75,42 +76,42 @@ class Holdings:
 
     @property
     def newest(self) -> Segment:
-        """The segment that is being written."""
+        """The segment that the writer appends to."""
         return self._segments[-1]
 
     @property
     def first_index(self) -> int:
-        """The first batch of the log."""
+        """The index of the log's first batch."""
         return self._segments[0].first_index
 
     def counts(self) -> tuple[int, int, int]:
-        """How many segments, how many files with bodies, and the bytes of all and of the checkpoint."""
+        """The number of segments, the number of body files, and the bytes of all of them and the checkpoint."""
         with self._lock:
             nbytes = sum(segment.size for segment in self._segments) + sum(body.nbytes for body in self._bodies.values())
             return len(self._segments), len(self._bodies), nbytes + (self.checkpoint.nbytes if self.checkpoint else 0)
 
     @property
     def fresh(self) -> set[int]:
-        """What compactions made, and no checkpoint that began after it lists, or would."""
+        """The files that compactions have made, until a checkpoint that began after them is the newest."""
         return set(self._fresh)
 
     def covered(self, index: int) -> list[int]:
-        """The file numbers of the segments that a checkpoint of this index would cover whole."""
+        """The file numbers of the segments that a checkpoint of this index covers completely."""
         with self._lock:
             n = bisect_right(self._segments, index + 1, key=_first_index) - 1
             return [segment.number for segment in self._segments[: max(n, 0)]]
 
     def body_files(self) -> list[Body]:
-        """The files with bodies that are no part of the log, in order of their numbers."""
+        """The body files, which are no part of the log, in order of their numbers."""
         with self._lock:
             return [body for _, body in sorted(self._bodies.items())]
 
     def is_pinned(self, number: int) -> bool:
-        """Whether this file is kept for a snapshot that is being sent, whatever checkpoints list."""
+        """Whether this file is kept because a snapshot with it is being sent, even if no checkpoint lists it."""
         return bool(self._pins[number])
 
     def path_of(self, number: int) -> Path | None:
-        """Where the file of this number lies; None when it is gone."""
+        """The path of the file of this number; None when it no longer exists."""
         with self._lock:
             body = self._bodies.get(number)
             if body is not None:
@@ -118,7 +119,7 @@ class Holdings:
             return next((segment.path for segment in reversed(self._segments) if segment.number == number), None)
 
     def places(self, first: int, last: int) -> list[int]:
-        """Where the batches `first` to `last` lie; they must be durable, and be in the log still."""
+        """The places of the batches `first` to `last`, which must be durable and in the log."""
         found: list[int] = []
         with self._lock:
             while first <= last:
@@ -132,7 +133,7 @@ class Holdings:
         return found
 
     def span(self, first: int, last: int, max_bytes: int) -> Span | None:
-        """Durable batches from `first` on that stand in one segment: one at least, else at most `max_bytes`.
+        """Durable batches of one segment from `first` on: at least one, otherwise at most `max_bytes`.
 
         None when `first` is not durable yet. LookupError when it has left the log.
         """
@@ -146,7 +147,7 @@ class Holdings:
             return Span(segment.path, segment.span(first, last, max_bytes), self.rewrites)
 
     def files_at(self, index: int, alive: Iterable[int]) -> LogFiles:
-        """What a checkpoint of this index says of the log's files; in those of the numbers `alive`, bodies are alive."""
+        """The files of the log that a checkpoint of this index lists. `alive` are the numbers of the files with live bodies."""
         with self._lock:
             at = max(0, bisect_right(self._segments, index + 1, key=_first_index) - 1)
             newest = self._segments[at]
@@ -161,36 +162,36 @@ class Holdings:
     # ---- files come and go
 
     def take_number(self) -> int:
-        """A number for a file, which no other has had."""
+        """A new file number, which was never used in this log."""
         with self._lock:
             self._next_number += 1
             return self._next_number - 1
 
     def compacted(self, file: FileInUse) -> None:
-        """A compaction has made this file."""
+        """Add this file, which a compaction has made."""
         with self._lock:
             self._bodies[file.number] = Body(self._folder / file.name, file, file.used)
             self._fresh.add(file.number)
 
     def listed(self, fresh: set[int], checkpoint: Checkpoint) -> None:
-        """This checkpoint is the newest. It began when the files `fresh` were there: they stay if it lists them."""
+        """This checkpoint is now the newest. The files `fresh` existed when it began: they stay only if it lists them."""
         self.checkpoint = checkpoint
         self._fresh -= fresh
 
     def pin(self, numbers: list[int]) -> list[Path]:
-        """Keep these files until they are unpinned. Where they lie."""
+        """Keep these files until they are unpinned. Returns their paths."""
         with self._lock:
             self._pins.update(numbers)
             return [path for path in map(self.path_of, numbers) if path is not None]
 
     def unpin(self, numbers: list[int]) -> None:
-        """Keep them for others alone."""
+        """End one `pin` of these files."""
         with self._lock:
             self._pins.subtract(numbers)
 
     def release(self, below_index: int) -> Dropped:
-        """Have whole segments below `below_index` leave the log; only what the checkpoint covers. Those that the checkpoint
-        lists stay as files with bodies.
+        """Remove complete segments below `below_index` from the log, but only those that the checkpoint covers. The ones that the
+        checkpoint lists stay as body files.
         """
         checkpoint = self.checkpoint
         below = min(below_index, checkpoint.index + 1 if checkpoint else 0)
@@ -212,12 +213,13 @@ class Holdings:
             return Dropped(gone, dropped, paths)
 
     def leave(self, received: Checkpoint) -> None:
-        """This checkpoint has come whole and is not to be installed: its files go when a newer one stands."""
+        """This checkpoint was received completely, but will not be installed. Its files are deleted when a newer checkpoint is
+        durable."""
         with self._lock:
             self._unwanted += [(received.index, self._folder / file.name) for file in received.files.in_use]
 
     def install(self, received: Checkpoint | None) -> None:
-        """The log is about to be dropped for a snapshot: from here on, places are those of its checkpoint."""
+        """A snapshot will replace the log: from now on, places are those of the snapshot's checkpoint."""
         with self._lock:
             self._bodies.clear()
             self._fresh.clear()
@@ -231,21 +233,22 @@ class Holdings:
     # ---- the writer's changes
 
     def written(self, batches: list[tuple[int, int]]) -> None:
-        """Batches, (bytes, epoch) each, stand synced at the end of the newest segment."""
+        """These batches, each as (bytes, epoch), were written and synced at the end of the newest segment."""
         with self._lock:
             newest = self._segments[-1]
             for nbytes, epoch in batches:
                 newest.add(nbytes, epoch)
 
     def roll(self, fresh: Segment) -> Segment | None:
-        """Go on in this segment. Returns the one that it replaces, if that was empty."""
+        """Continue in this segment. Returns the previous one if it was empty, because the new one replaces it."""
         with self._lock:
             replaced = self._segments.pop() if self._segments[-1].end == FIRST_BATCH else None
             self._segments.append(fresh)
             return replaced
 
     def truncate(self, from_index: int) -> tuple[Segment, int, list[Segment]]:
-        """Know of no batch from this index on. Returns the newest segment, where it ended before, and those after it."""
+        """Forget the batches from this index on. Returns the segment that is the newest now, its previous end, and the dropped
+        segments."""
         with self._lock:
             self.rewrites += 1
             n = max(1, bisect_right(self._segments, from_index, key=_first_index))
@@ -257,20 +260,20 @@ class Holdings:
             return newest, dirty_end, dropped
 
     def rewrite(self) -> list[Segment]:
-        """The whole log is about to go: its segments."""
+        """The whole log will be replaced. Returns its segments."""
         with self._lock:
             self.rewrites += 1
             return list(self._segments)
 
     def begin_anew(self, fresh: Segment, checkpoint: Checkpoint | None) -> set[Path]:
-        """The log is this segment, after that checkpoint. Returns the files with bodies that stay."""
+        """The log now consists of this segment, after that checkpoint. Returns the paths of the body files that stay."""
         with self._lock:
             self._segments[:] = [fresh]
             self.checkpoint = checkpoint
             return {body.path for body in self._bodies.values()}
 
     def close(self) -> list[Segment]:
-        """The segments, to be closed."""
+        """Returns the segments, which the caller closes."""
         return list(self._segments)
 
 

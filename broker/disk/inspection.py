@@ -1,8 +1,8 @@
-"""A log's folder as it lies on disk, for people: looked at without its lock and without changing it, a running broker's too.
+"""A report for people about a log's folder. It is read without its lock and without changes, even while a broker uses it.
 
-What a start would have to put right is told as damage (see `broker.disk.recovery`): a segment whose batches end before its mark
-says, batches that are missing between two segments, and the notes that a start leaves about what was lost. Bodies that a
-checkpoint covers are not read: a broker finds those that have rotted when it needs them.
+The report lists as damage what a start would have to repair (see `broker.disk.recovery`): a segment whose batches end before the
+offset in its mark, missing batches between two segments, and the notes of earlier starts about losses. Bodies that a checkpoint
+covers are not read: a broker detects damaged ones when it needs them.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class LogInfo:
     segments: int
     nbytes: int
     written: str
-    """When the last batch was made, by its primary's clock, in ISO 8601; "" while there is none."""
+    """The time when its primary made the last batch, in ISO 8601; "" if there is none."""
     blank: bool
-    """Whether the store has never been level with its cluster, or nobody can tell any more."""
+    """Whether the store has never had all that its cluster had, or this is no longer known."""
     damage: tuple[str, ...]
-    """What is wrong with it, in sentences."""
+    """The damage, in sentences."""
 
 
 def log_info(disk: Disk, folder: Path) -> LogInfo:
-    """Look at one log."""
+    """Read one log. See the module."""
     damage: list[str] = []
     epoch, voted_for = 0, None
     try:
@@ -79,8 +79,8 @@ def log_info(disk: Disk, folder: Path) -> LogInfo:
 
 
 def _last_batch(disk: Disk, listed: list[tuple[int, Path]], base: Position, damage: list[str]) -> tuple[Position, int]:
-    """The newest batch, and when it was made, in ms since 1970 (0: not known). Walks as a start does, from the segment in which
-    the checkpoint ends."""
+    """The newest batch, and the time when it was made, in ms since 1970 (0: unknown). Reads like a start does, from the segment
+    in which the checkpoint ends."""
     last, made_ms = base, 0
     needed = [number for number, (first, _) in enumerate(listed) if first <= base.index + 1]
     for first_index, path in listed[needed[-1] if needed else 0 :]:
@@ -94,14 +94,15 @@ def _last_batch(disk: Disk, listed: list[tuple[int, Path]], base: Position, dama
                     return last, made_ms
                 last, made_ms = max(last, position), at_ms
         except FileNotFoundError:
-            continue  # compacted just now
+            continue  # it was just deleted
     return last, made_ms
 
 
 def _batches(disk: Disk, first_index: int, path: Path) -> Iterator[tuple[Position, int, str]]:
-    """The batches of a segment, each with when it was made; and at the end, perhaps, what is wrong."""
+    """The batches of a segment, each with the time when it was made, and "". If the segment is damaged, the last item has a text
+    instead."""
     with opened(disk, path) as fd:
-        mark = segments.read_mark(disk, fd)  # before the batches: a broker that runs writes it after them
+        mark = segments.read_mark(disk, fd)  # read before the batches, because a running broker writes it after them
         head = segments.read_head(disk, fd, path)
         last, end = Position(head.prev_epoch if head is not None else 0, first_index - 1), segments.FIRST_BATCH
         for offset, header in segments.whole_batches(Window(disk, fd, disk.size(fd)), last):
@@ -112,7 +113,7 @@ def _batches(disk: Disk, first_index: int, path: Path) -> Iterator[tuple[Positio
 
 
 def _notes(disk: Disk, folder: Path) -> list[str]:
-    """What earlier starts, or the broker itself, have noted."""
+    """The notes of earlier starts and of the broker itself."""
     found = []
     try:
         floor = read_json(disk, folder / FLOOR)
@@ -132,7 +133,7 @@ def _notes(disk: Disk, folder: Path) -> list[str]:
 
 
 def _size(disk: Disk, path: Path) -> int:
-    """Bytes of a file, 0 when it is unfinished or has just gone."""
+    """Bytes of a file; 0 if it is unfinished or was just deleted."""
     try:
         return 0 if path.suffix == ASIDE else disk.status(path).nbytes
     except FileNotFoundError:

@@ -38,14 +38,14 @@ from broker.disk.writer import OnDurable, OnError, Reactor, Stopped, Writer
 __all__ = ["Entry", "Figures", "Journal", "Position", "Recovered", "Released"]
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-"""Beside twice what is alive, a log takes two of these at most: what is written now, what is prepared, what the next checkpoint
-will cover."""
+"""A log takes at most twice the live bytes, plus twice this: for the current segment, the prepared one, and the segments that the
+next checkpoint will cover."""
 FILE_BYTES = SEGMENT_BYTES // 4
-"""A segment's file at its full size, so that several fit into that."""
+"""The full size of a segment's file, so that several fit into SEGMENT_BYTES."""
 
 
 class Released(LookupError):
-    """These batches are before the log's first segment, or were dropped during the read: the peer needs the checkpoint."""
+    """These batches are before the log's first segment, or were dropped during the read. The peer needs the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class Figures:
     segments: int
     body_files: int
     bytes_on_disk: int
-    """Of segments (the one that is prepared, too), body files and the checkpoint."""
+    """Bytes of the segments (also the prepared one), the body files and the checkpoint."""
     first_index: int
     last_index: int
     checkpoint_index: int
 
 
 class Journal:
-    """One log on disk. All methods are for the reactor thread, but `read` and `read_spans`, which any thread may call."""
+    """One log on disk. All methods are for the reactor thread, except `read` and `read_spans`, which any thread may call."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Journal:
         disk: Disk,
         threads: Threads,
     ) -> None:
-        """For `open` alone."""
+        """Only for `open`."""
         self.disk = disk
         self._folder = folder
         self._holdings = Holdings(
@@ -121,12 +121,12 @@ class Journal:
         threads: Threads = REAL_THREADS,
         origin: int = 0,
     ) -> tuple[Journal, Recovered]:
-        """Recover the log in `folder` (made if missing) and start its threads. Blocks while it reads. DamagedStore, StorageError.
+        """Recover the log in `folder` (created if missing) and start its threads. Blocks while it reads. DamagedStore,
+        StorageError.
 
-        `origin`, 64 bits, says whose files it writes, and is like no other store's.
-        `call_in_reactor(f)` has f called in the reactor thread, in the order of these calls. `on_error(text, fatal)` is
-        called there too: not fatal, the disk is full, and the next `on_durable` says that this is over; fatal, the broker
-        must stop.
+        `origin`, 64 bits, identifies the store that writes the files; no other store has the same. `call_in_reactor(f)` calls f
+        in the reactor thread, in the order of these calls. `on_error(text, fatal)` is also called there. If it is not fatal, the
+        disk is full; the next `on_durable` means that it has space again. If it is fatal, the broker must stop.
         """
         found, kept = recovery.recover(folder, segment_bytes, disk, origin)
         journal = cls(
@@ -146,7 +146,7 @@ class Journal:
 
     @property
     def figures(self) -> Figures:
-        """As of now; cheap."""
+        """The current figures; cheap."""
         written, (n_segments, n_bodies, nbytes) = self._writer.written, self._holdings.counts()
         return Figures(
             last_sync_s=written.last_sync_s,
@@ -164,50 +164,51 @@ class Journal:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint, to be read from or sent to a peer."""
+        """The newest checkpoint, to be read or sent to a peer."""
         return self._holdings.checkpoint
 
     def append(self, batches: list[bytes], on_durable: OnDurable) -> None:
-        """Store these sealed batches, next in order. The list is the journal's from here on.
+        """Store these sealed batches, which are next in order. From now on the list belongs to the journal.
 
-        `on_durable(last_index, last_epoch, sync_seconds)` is called in the reactor thread once they are synced; it is never
-        called when the disk has failed, or stays full until `close`, nor for what is to be dropped by then. How much waits is for
-        the caller to bound (`figures.waiting_bytes`).
+        `on_durable(last_index, last_epoch, sync_seconds)` is called in the reactor thread when they are synced. It is not called
+        if the disk has failed or stays full until `close`, nor for batches that a later call drops first. The caller must limit
+        the bytes that wait (`figures.waiting_bytes`).
         """
         self._writer.append(batches, on_durable)
 
     def truncate(self, from_index: int, done: Callable[[], None]) -> None:
-        """Drop the batches from `from_index` on, in order with appends (Raft §5.3: conflicting entries).
-
-        `done` in the reactor thread.
+        """Drop the batches from `from_index` on, in order with appends (Raft §5.3: conflicting entries). `done` is called in the
+        reactor thread.
         """
         self._writer.truncate(from_index, done)
 
     def reset(self, index: int, epoch: int, done: Callable[[], None] | None = None, received: Checkpoint | None = None) -> None:
-        """Drop the whole log and go on after `index` of `epoch`, whose checkpoint a `Receiver` has made durable (Raft §7).
+        """Drop the whole log and continue after `index` of `epoch`, whose checkpoint a `Receiver` has made durable (Raft §7).
 
-        From here on, places are those of the `received` checkpoint. A crash before this is carried out leaves the checkpoint with
-        a log that does not fit it: the start does the same then.
+        From now on, places are those of the `received` checkpoint. A crash before the log is dropped leaves a checkpoint and a
+        log that does not fit it. The next start then drops the log.
         """
         self._resets += 1
         self._holdings.install(received)
-        self._readers.forget()  # after it: what is opened in between lies where it says now
+        self._readers.forget()  # after `install`, so that a file opened in between is one of the new checkpoint
         self._writer.reset(Position(epoch, index), listed=received is not None, done=done)
 
     def save_hard_state(self, epoch: int, voted_for: str | None, attested: dict[str, Any] | None = None) -> None:
-        """Durable when it returns, on a full disk too. StorageError: do not send what depends on it."""
+        """The state is durable when this returns, on a full disk too. After a StorageError, do not send anything that depends on
+        it."""
         state = HardState(epoch, voted_for, attested)
         self._save(hard_state.NAME, lambda: hard_state.save(self.disk, self._folder, state))
 
     def floor_passed(self) -> None:
-        """The store is level with a primary: note, synced, that it is neither blank nor below a floor any more. StorageError."""
+        """The store has all that the primary has. Note durably that it is no longer blank or below a floor. StorageError."""
         self._save(recovery.WHOLE, lambda: replace_durably(self.disk, self._folder / recovery.WHOLE, b""))
         remove_durably(self.disk, self._folder / recovery.FLOOR)
 
     def damaged(self, place: int, why: str) -> None:
-        """A body that was acknowledged has rotted: note, synced, that this store has to come from the primary again.
+        """An acknowledged body is damaged. Note durably that this store must be fetched from the primary again.
 
-        The next start begins with an empty log, and a floor that keeps it from voting for less than it had. StorageError.
+        The next start begins with an empty log, and with a floor: until the store has passed it, it does not vote for a log with
+        less than it had. StorageError.
         """
         path = self._holdings.path_of(bodies.file_of(place))
         last = self._holdings.newest.last
@@ -224,11 +225,11 @@ class Journal:
         keep_from: int | None = None,
         alive: Iterable[int] = (),
     ) -> None:
-        """Write a checkpoint in a thread of its own, then drop older ones, have segments below `keep_from` (default: index + 1)
-        leave the log, and delete files without bodies that are alive.
+        """Write a checkpoint in a separate thread. Then delete older checkpoints, remove segments below `keep_from` (default:
+        index + 1) from the log, and delete files without live bodies.
 
-        `alive` are the numbers of the files that places in `batches` lie in. `batches` is consumed in that thread.
-        `done(checkpoint, "")` or `done(None, why_not)` in the reactor thread. One at a time.
+        `alive` are the numbers of the files that the places in `batches` refer to. `batches` is consumed in that thread.
+        `done(checkpoint, "")` or `done(None, why_not)` is called in the reactor thread. One checkpoint at a time.
         """
         assert self._checkpointing is None, "a checkpoint is being written"
         files, resets, fresh = self._holdings.files_at(index, alive), self._resets, self._holdings.fresh
@@ -249,8 +250,8 @@ class Journal:
         self._checkpointing = self._threads.start(f"checkpoint {self._folder.name}", in_thread)
 
     def release(self, below_index: int) -> None:
-        """Have whole segments below `below_index` leave the log; only what the checkpoint covers. Those that the checkpoint lists
-        stay as files with bodies; the others, and body files that it does not list, are deleted in the background.
+        """Remove complete segments below `below_index` from the log, but only those that the checkpoint covers. The ones that the
+        checkpoint lists stay as body files. The others, and body files that it does not list, are deleted in the background.
         """
         gone, numbers, paths = self._holdings.release(below_index)
         for segment in gone:
@@ -259,31 +260,31 @@ class Journal:
         self._preparation.remove(paths)
 
     def leave(self, received: Checkpoint) -> None:
-        """Do without this checkpoint, which has come whole: the log has gone on beyond it. Its files are deleted as soon as no
-        start would need them."""
+        """Do not install this checkpoint, although it was received completely, because the log has passed it. Its files are
+        deleted when no start needs them any more."""
         self._holdings.leave(received)
         self.release(0)
 
     @property
     def fresh(self) -> set[int]:
-        """The files that compactions have made and that no checkpoint lists yet."""
+        """The files that compactions have made and no checkpoint lists yet."""
         return self._holdings.fresh
 
     def full_segments(self, index: int) -> list[int]:
-        """The file numbers of the segments that a checkpoint of this index would cover whole."""
+        """The file numbers of the segments that a checkpoint of this index covers completely."""
         return self._holdings.covered(index)
 
     def body_files(self) -> list[Body]:
-        """The files with bodies that are no part of the log, in order of their numbers."""
+        """The body files, which are no part of the log, in order of their numbers."""
         return self._holdings.body_files()
 
     def is_pinned(self, number: int) -> bool:
-        """Whether this file is kept for a snapshot that is being sent, whatever checkpoints list."""
+        """Whether this file is kept because a snapshot with it is being sent, even if no checkpoint lists it."""
         return self._holdings.is_pinned(number)
 
     @property
     def disk_bytes(self) -> int:
-        """What the log takes: segments, the one that is prepared, files with bodies, and the checkpoint."""
+        """Bytes of the log on disk: its segments, the prepared one, body files, and the checkpoint."""
         return self.figures.bytes_on_disk
 
     @property
@@ -292,7 +293,7 @@ class Journal:
         return self._segment_bytes
 
     def free(self) -> Space:
-        """What its file system has room for. OSError."""
+        """The free and total space of its file system. OSError."""
         return self.disk.free(self._folder)
 
     def compact(
@@ -301,10 +302,10 @@ class Journal:
         bytes_per_s: int,
         done: Callable[[Compacted | None, Unreadable | str], None],
     ) -> None:
-        """Copy runs, each with its queue's number, into a new file in a thread of its own: see `compaction`.
+        """Copy runs, each with its queue's number, into a new file in a separate thread: see `compaction`.
 
-        `done(compacted, "")` in the reactor thread, where its moves are to be told to the queues and then a checkpoint written;
-        or `done(None, why_not)`, Unreadable when bodies have rotted. One at a time.
+        `done(compacted, "")` is called in the reactor thread. There the caller passes the moves to the queues and then writes a
+        checkpoint. Or `done(None, why_not)` is called, with an Unreadable if bodies are damaged. One compaction at a time.
         """
         assert self._compacting is None, "a compaction is under way"
         number, resets = self._holdings.take_number(), self._resets
@@ -325,7 +326,8 @@ class Journal:
         self._compacting = self._threads.start(f"compact {self._folder.name}", in_thread)
 
     def source(self) -> Source:
-        """The newest checkpoint with its files, to be sent; these are kept until it is closed. OSError when it is gone."""
+        """The newest checkpoint with its files, to be sent. The files are kept until the source is closed. OSError if the
+        checkpoint is gone."""
         found = self.checkpoint
         assert found is not None, "there is no checkpoint to be sent"
         numbers = [file.number for file in found.files.in_use]
@@ -342,11 +344,11 @@ class Journal:
             raise
 
     def places(self, first: int, last: int) -> list[int]:
-        """Where the batches `first` to `last` lie; they must be durable, and be in the log still."""
+        """The places of the batches `first` to `last`, which must be durable and in the log."""
         return self._holdings.places(first, last)
 
     def close(self) -> None:
-        """Write and sync what waits (unless the disk refuses), then stop the threads. Blocks."""
+        """Write and sync the waiting batches (unless the disk fails), then stop the threads. Blocks."""
         self._closing.set()
         self._writer.wake()
         self._writer.join()
@@ -362,10 +364,10 @@ class Journal:
     # --- In any thread ---------------------------------------------------------------------------------------------------
 
     def read(self, first: int, last: int, max_bytes: int) -> list[bytes]:
-        """Durable batches from `first` on, at most to `last`: at least one, otherwise at most `max_bytes` in all.
+        """Durable batches from `first` to at most `last`: at least one, otherwise at most `max_bytes` in all.
 
-        [] when `first` is not durable yet. Released when it is gone; BadBatch, which names segment and offset, when it has
-        rotted.
+        [] when `first` is not durable yet. Released when it has left the log. BadBatch names the segment and the offset of a
+        damaged batch.
         """
         found: list[bytes] = []
         while first <= last:
@@ -390,14 +392,14 @@ class Journal:
         return found
 
     def read_spans(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes at these places, (place, length) each, as they are: whoever has their checksum verifies them.
+        """The bytes at these places, each as (place, length). They are not verified: the caller has the checksum and does this.
 
-        Unreadable when the disk refuses, or nothing is there any more.
+        Unreadable when the disk refuses, or the file no longer exists.
         """
         return self._readers.read(spans)
 
     def _read_verified(self, path: Path, bounds: list[int], first: int) -> list[bytes]:
-        with opened(self.disk, path) as fd:  # of its own, so that nothing that the writer closes can be read by accident
+        with opened(self.disk, path) as fd:  # a separate descriptor, because the writer may close its own at any time
             try:
                 data = self.disk.read(fd, bounds[-1] - bounds[0], bounds[0])
             except OSError as error:
@@ -426,7 +428,7 @@ class Journal:
             checkpoints.remove_older(found, disk=self.disk)
         except (StorageError, OSError, Stopped) as error:
             return None, str(error)
-        except Exception as error:  # in `batches`: the caller's, who must hear of it
+        except Exception as error:  # raised by `batches`, which is the caller's: report it
             return None, f"the checkpoint of batch {index} in {self._folder} could not be made: {error!r}"
         return found, ""
 

@@ -1,11 +1,12 @@
-"""What a log needs done beside its writer, in one thread: zeros for the next segment, and the removal of released ones.
+"""A thread that works beside the writer of a log: it writes zeros for the next segment, and deletes released files.
 
-A prepared file's life: asked for when the current segment has been used by a quarter; zeros are written aside and synced; the
-writer takes it, gives it a header and a name. If it is not ready when it is needed, the writer goes on with a sparse file,
-slower but at once, and takes it the next time. Its name ends in `.tmp`: a start removes it.
+Life of a prepared file: the writer requests it when a quarter of the current segment is used. The thread writes zeros to a
+temporary file and syncs it. The writer takes the file, and gives it a header and a name. If the file is not ready in time, the
+writer continues at once with a sparse file, which is slower, and uses the prepared file for the segment after that. The temporary
+name ends in `.tmp`: a start removes such files.
 
-Large messages do not ask for one: a sync of a mebibyte takes far longer than what the file system notes of a sparse file, and
-zeros would double what goes to the disk.
+With large messages, no file is requested: a sync of one MiB takes far longer than the file system's own updates for a sparse
+file, and zeros would double the bytes that are written to the disk.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from broker.disk.threads import Threads
 
 
 class Preparation:
-    """The thread. Nothing that it fails to do is an error: the writer notices a full or a broken disk by itself."""
+    """See the module. A failure here is not reported: the writer itself detects a full or a faulty disk."""
 
     def __init__(self, folder: Path, disk: Disk, threads: Threads) -> None:
         self._folder = folder
@@ -38,14 +39,14 @@ class Preparation:
 
     @property
     def nbytes(self) -> int:
-        """What is prepared, or about to be, takes so many bytes."""
+        """Bytes of the prepared file, or of the one that is being prepared."""
         with self._lock:
             return self._ready or self._wanted
 
     def want(self, size: int) -> None:
-        """Have `size` bytes of zeros ready soon. Asking again for what is there or under way does nothing.
+        """Prepare a file of `size` bytes. Does nothing if a file is ready or being prepared.
 
-        Nor does it after a failure, until the log has gone on to another segment: a full disk is not filled again and again.
+        After a failure it does nothing until the log begins another segment, so that a full disk is not filled again and again.
         """
         with self._lock:
             if not self._ready and not self._wanted and not self._gave_up:
@@ -53,7 +54,7 @@ class Preparation:
                 self._lock.notify()
 
     def take(self, size: int) -> Path | None:
-        """The prepared file, now the caller's to rename, if it is ready and has at least this size."""
+        """Take the prepared file, if it is ready and has at least this size. The caller renames it."""
         with self._lock:
             self._gave_up = False
             if self._ready < size or self._wanted:
@@ -64,18 +65,18 @@ class Preparation:
             return taken
 
     def remove(self, paths: list[Path]) -> None:
-        """Delete these files in this order. A crash leaves the later ones of them, which the next release finds again."""
+        """Delete these files in this order. After a crash the later ones may be left; the next release finds them again."""
         with self._lock:
             self._removals += paths
             self._lock.notify()
 
     def wait(self) -> None:
-        """Return when the files that were to be deleted so far are. Blocks."""
+        """Return when all files that were passed to `remove` so far are deleted. Blocks."""
         with self._lock:
             self._lock.wait_for(lambda: not self._removals and not self._removing)
 
     def close(self) -> None:
-        """Finish the removals, drop what is prepared, end the thread."""
+        """Finish the deletions, delete the prepared file, end the thread."""
         with self._lock:
             self._closing = True
             self._lock.notify()

@@ -1,38 +1,39 @@
-"""Segments: the files that a log is made of, and what can be known from their bytes alone.
+"""Segments: the files of a log, and what their bytes alone show.
 
-A segment's life: zeros are written and synced aside, long before they are needed; then it gets its header, is synced, renamed
-to the index of its first batch and the folder is synced. Batches are appended back to back, exactly as they were sealed. When
-one does not fit, everything here is synced and the next segment is made; from then on this one never changes until it is
-deleted whole. Once a checkpoint covers it, it is no part of the log any more; while bodies in it are alive, the file stays, to be
-read by its file number (see `bodies`).
+Life of a segment: long before it is needed, a temporary file of zeros is written and synced. Then it gets its header and is
+synced; it is renamed to the index of its first batch, and the folder is synced. Batches are appended without gaps, exactly as
+they were sealed. When a batch does not fit, the segment is synced and the next one is made. From then on this segment does not
+change until the whole file is deleted. When a checkpoint covers it, it leaves the log. While bodies in it are alive, the file
+stays, and is read by its file number (see `bodies`).
 
 Layout: one page of header, then batches, then zeros up to the end of the file::
 
     0     magic "USG1", version, first index, epoch of the batch before it, CRC-32C, file number, CRC-32C of all before it
-    512   mark A    magic "MARK", number, end offset, index, epoch, CRC-32C        (the whole mark with the higher number counts)
+    512   mark A    magic "MARK", number, end offset, index, epoch, CRC-32C      (the complete mark with the higher number counts)
     1024  mark B
     1536  the header again
     4096  the batches
 
-The **file number** is given once, in order, and never again in this log: a place in the log is a file number and an offset. It
-stands twice, because nothing else says it. Version 1 had no number, and its header once: such a segment gets its number when it
-is opened.
+A **file number** is used once in this log, in ascending order: a place in the log is a file number and an offset. The header with
+the number is stored twice, because the number is in no other place. Version 1 had no number and only one header: such a segment
+gets its number when it is opened.
 
-The **mark** says how far this segment was known to be synced: it is written, into the two slots in turn, along with the group
-of batches after the one that it speaks of. It tells damage from a crash, which batches alone cannot (Alagappan et al.,
-"Protocol-Aware Recovery for Consensus-Based Storage", FAST '18, §3): what is not whole before the mark was acknowledged and
-has rotted; what is not whole after it is the last group, of which a power cut may leave any pages in any order, and which
-nobody relies on. One group, the last before a crash, is synced but not yet marked; when the log rests, its mark follows
-within a second.
+The **mark** is the offset up to which this segment is known to be synced. The mark of a group of batches is written together with
+the next group, into the two slots in turn. The mark distinguishes damage from a crash; the batches alone cannot (Alagappan et
+al., "Protocol-Aware Recovery for Consensus-Based Storage", FAST '18, §3). A damaged batch before the mark was acknowledged, so
+this is bit rot. A damaged batch after the mark belongs to the last group: a power failure may leave any pages of it, in any
+order, and nobody relies on it. The last group before a crash may be synced but not yet marked. When no further group follows, the
+mark is written within a second.
 
-A mark that cannot be read is no sign of damage: a power cut may tear the one that is being written. So the other one counts,
-which speaks of a group less. That is why two places that rot at once, the newest mark and a batch of the group that it alone
-speaks of, are taken for a torn group. To take such a mark for damage would be worse: after a power cut of a whole cluster each
-member might name a floor that no log reaches, and none would vote. One place that rots, whichever, is always noticed.
+An unreadable mark is not treated as damage, because a power failure may tear the mark that is being written. The other mark is
+used then, which covers one group less. So if two places are damaged at the same time, the newest mark and a batch of the group
+that only this mark covers, this looks like a torn group. To treat an unreadable mark as damage would be worse: after a power
+failure of the whole cluster, each member might set a floor that no log reaches, and no member would vote. Damage in a single
+place is always detected.
 
-Because every file is zeros beyond its batches, an append changes neither the file's length nor its blocks, and fdatasync has no
-file-system metadata to write. (Where a sync brings much, a sparse file serves as well: see `preparation`.) And whatever shortens
-a segment puts the zeros back before it may be appended to again, so that no remains of old batches can ever follow new ones.
+Because every file contains zeros after its batches, an append changes neither the file's length nor its blocks, and fdatasync
+writes no file-system metadata. (If each sync writes many bytes, a sparse file is as good: see `preparation`.) When a segment is
+shortened, the removed bytes are set to zero before the next append, so that parts of old batches can never follow new ones.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Entry(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A place in the log. Positions compare as logs do: by epoch, then by index (Raft §5.4.1)."""
+    """A position in the log. Positions compare like logs: by epoch, then by index (Raft §5.4.1)."""
 
     epoch: int
     index: int  # type: ignore[assignment]  # nobody searches in a position
@@ -91,7 +92,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Up to the offset `end`, and the batch at `last`, a segment was synced."""
+    """A segment was synced up to the offset `end`, which is the end of the batch at `last`."""
 
     number: int
     end: int
@@ -100,7 +101,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Segment:
-    """A segment of an open log. Of its batches it keeps 16 bytes each: where they start, and their epochs."""
+    """A segment of an open log. It keeps 16 bytes for each batch: its start and its epoch."""
 
     path: Path
     number: int
@@ -110,7 +111,7 @@ class Segment:
     prev_epoch: int
     mark: Mark
     starts: array[int] = field(default_factory=lambda: array("Q", [FIRST_BATCH]))
-    """Where each batch starts, and after them where the next one will."""
+    """Where each batch starts, and last where the next one will start."""
     epochs: array[int] = field(default_factory=lambda: array("Q"))
 
     @property
@@ -120,48 +121,51 @@ class Segment:
 
     @property
     def room(self) -> int:
-        """Bytes that still fit."""
+        """Free bytes."""
         return self.size - self.starts[-1]
 
     @property
     def last(self) -> Position:
-        """The last batch here, or the one before the first."""
+        """The position of the last batch here, or of the one before the first if there is none."""
         return self.position(len(self.epochs))
 
     def position(self, n: int) -> Position:
-        """The last one of the first `n` batches."""
+        """The position of the last one of the first `n` batches."""
         return Position(self.epochs[n - 1] if n else self.prev_epoch, self.first_index + n - 1)
 
     def add(self, length: int, epoch: int) -> None:
-        """Note a batch that stands at `end`."""
+        """Add a batch that was written at `end`."""
         self.starts.append(self.starts[-1] + length)
         self.epochs.append(epoch)
 
     def span(self, first: int, last: int, max_bytes: int) -> list[int]:
-        """Where the batches `first` to `last` start, as many as make `max_bytes` but at least one, and where they end."""
+        """The offsets at which the batches `first` to `last` start, and the end of the last one: at least one batch, otherwise at
+        most `max_bytes`."""
         at = first - self.first_index
         stop = min(len(self.epochs), last - self.first_index + 1)
         upto = bisect_right(self.starts, self.starts[at] + max_bytes, at + 1, stop + 1)
         return self.starts[at : max(upto, at + 2)].tolist()
 
     def write_mark(self, disk: Disk, end: int, last: Position) -> None:
-        """Say, from the next sync on, that the segment is synced up to `end`. The other slot keeps the mark before."""
+        """Write the mark that the segment is synced up to `end`; the next sync makes it durable. The other slot keeps the
+        previous mark."""
         mark = Mark(self.mark.number + 1, end, last)
         write_all(disk, self.fd, *_packed(mark))
         self.mark = mark
 
     def shorten(self, n: int) -> None:
-        """Know of the first `n` batches only; `clear` does it on disk."""
+        """Forget all but the first `n` batches; `clear` does the same on disk."""
         del self.starts[n + 1 :]
         del self.epochs[n:]
 
     def clear(self, disk: Disk, dirty_end: int) -> None:
-        """Make zeros of everything from `end` to `dirty_end`. Synced when it returns; may be done again.
+        """Overwrite the bytes from `end` to `dirty_end` with zeros. They are synced when it returns; it may be repeated.
 
-        First the marks, each with a sync of its own, so that neither can speak of what is about to go; then the zeros. Both are
-        written even when the mark that was read says nothing of it: a slot that could not be read then may be readable later,
-        and a higher number in it would count. A crash in between leaves batches beyond the mark: whole ones come back, as if
-        nobody had asked yet, and what is not whole is taken for a torn group and zeroed then.
+        First it writes both marks, each with its own sync, so that neither covers the removed batches. Then it writes the zeros.
+        It writes both marks even if the mark that was read does not cover these batches: a slot that was unreadable may be
+        readable later, and a higher number in it would count. A crash in between leaves batches after the mark. Complete ones are
+        found again at the next start, as before the call. Incomplete ones are treated as a torn group and overwritten with zeros
+        then.
         """
         end, last = (self.end, self.last) if self.mark.end > self.end else (self.mark.end, self.mark.last)
         for _ in _MARK_OFFSETS:
@@ -172,7 +176,7 @@ class Segment:
         sync_or_stop(disk, self.fd, self.path)
 
     def close(self, disk: Disk) -> None:
-        """Let go of the file; twice does nothing."""
+        """Close the file. A second call does nothing."""
         if self.fd >= 0:
             disk.close(self.fd)
             self.fd = -1
@@ -184,31 +188,31 @@ def name_of(first_index: int) -> str:
 
 
 def listed(disk: Disk, folder: Path) -> list[tuple[int, Path]]:
-    """The segments in a folder with their first indexes, in order. Other files are not looked at."""
+    """The segments in a folder with their first indexes, in order. Other files are ignored."""
     names = (name for name in disk.names(folder) if name.endswith(SUFFIX) and len(name) == 20 + len(SUFFIX))
     return [(int(name[:20]), folder / name) for name in sorted(names) if name[:20].isdecimal()]
 
 
 def size_after(size: int, segment_bytes: int) -> int:
-    """The size of the next segment: four times this one, up to the full size, so that a log nobody uses stays small."""
+    """The size of the next segment: four times this size, up to the full size, so that a log that nobody uses stays small."""
     return min(segment_bytes, max(size, SMALLEST // 4) * 4)
 
 
 def write_zeros(disk: Disk, path: Path, size: int) -> None:
-    """A new file of synced zeros. OSError when the disk refuses; the caller removes what there is then."""
+    """Write a new file of zeros and sync it. OSError when the disk refuses; the caller then deletes the incomplete file."""
     with opened(disk, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
         for at in range(0, size, len(_ZEROS)):
             write_all(disk, fd, _ZEROS[: size - at], at)
             if at % (16 * len(_ZEROS)) == 0:
-                disk.sync(fd)  # in portions, so that the log's own syncs do not queue behind all of it
+                disk.sync(fd)  # in portions, so that the log's own syncs do not wait for all of it
         disk.sync(fd)
 
 
 def create(folder: Path, number: int, before: Position, size: int, disk: Disk, zeros: Path | None = None) -> Segment:
-    """A new, durable segment, file `number`, for the batches after `before`, made of the prepared file `zeros` or, lacking that,
-    of a sparse one.
+    """Make a new, durable segment, file `number`, for the batches after `before`, from the prepared file `zeros`, or from a
+    sparse file if there is none.
 
-    It appears under its name only when its header is synced: a segment that exists has been whole.
+    It gets its name only after its header is synced. So every segment that exists was complete once.
     """
     path = folder / name_of(before.index + 1)
     aside = zeros if zeros is not None else path.with_name(path.name + ASIDE)
@@ -229,26 +233,26 @@ def create(folder: Path, number: int, before: Position, size: int, disk: Disk, z
 
 
 def write_head(disk: Disk, fd: int, number: int, before: Position) -> None:
-    """Write a segment's header into both places, not synced: it is file `number`, and its batches follow `before`."""
+    """Write a segment's header to both places, without a sync: it is file `number`, and its batches follow `before`."""
     head = _HEADER.pack(_HEADER_MAGIC, VERSION, before.index + 1, before.epoch)
     head += _CRC.pack(google_crc32c.value(head))
     head += _NUMBER.pack(number)
     head += _CRC.pack(google_crc32c.value(head))
-    for offset in reversed(_HEADER_OFFSETS):  # of an older version, the first copy is the only one there is
+    for offset in reversed(_HEADER_OFFSETS):  # the first copy last: an older version has no other
         write_all(disk, fd, head, offset)
 
 
 class Head(NamedTuple):
-    """What a segment's header says: the epoch before its first batch, and its file number, 0 in version 1."""
+    """The content of a segment's header: the epoch of the batch before its first one, and its file number, 0 in version 1."""
 
     prev_epoch: int
     number: int
 
 
 def read_head(disk: Disk, fd: int, path: Path) -> Head | None:
-    """The header, from whichever copy is whole; None when neither is (its batches and its name say most of the same).
+    """The header, from a complete copy; None when both are damaged (the batches and the file name give most of the same facts).
 
-    NewerFormat when it cannot be understood.
+    NewerFormat when its version is newer than this program's.
     """
     found: Head | None = None
     for offset in _HEADER_OFFSETS:
@@ -279,7 +283,7 @@ def _parsed_head(data: bytes, path: Path) -> Head | None:
 
 
 def read_mark(disk: Disk, fd: int) -> Mark | None:
-    """How far the segment was known to be synced; None when both slots are damaged."""
+    """The newest readable mark; None when both slots are damaged."""
     found = None
     for offset in _MARK_OFFSETS:
         data = read_whatever(disk, fd, _MARK.size + _CRC.size, offset)
@@ -297,7 +301,7 @@ def _packed(mark: Mark) -> tuple[bytes, int]:
 
 
 class Window:
-    """A file read in blocks, unreadable sectors included, so that going through it by the batch costs few calls."""
+    """A file that is read in blocks, including unreadable sectors, so that reading batch after batch takes few calls."""
 
     def __init__(self, disk: Disk, fd: int, size: int) -> None:
         self._disk = disk
@@ -307,7 +311,7 @@ class Window:
         self._block = b""
 
     def get(self, offset: int, nbytes: int) -> bytes:
-        """Bytes at `offset`; fewer where the file ends."""
+        """Bytes at `offset`; fewer at the end of the file."""
         at = offset - self._start
         if at < 0 or at + nbytes > len(self._block):
             self._block = read_whatever(self._disk, self._fd, min(max(nbytes, _BLOCK), self.size - offset), offset)
@@ -315,14 +319,14 @@ class Window:
         return self._block[at : at + nbytes]
 
     def batch(self, offset: int) -> Header:
-        """The header of the whole, verified batch at `offset`. BadBatch when there is none."""
+        """The header of the complete, verified batch at `offset`. BadBatch when there is none."""
         header = parse_header(self.get(offset, HEADER_BYTES))
         if header.length > self.size - offset:
             raise BadBatch(f"batch {header.index}: says {header.length} bytes, the file ends after {self.size - offset}")
         return verify(self.get(offset, header.length))
 
     def find_magic(self, offset: int) -> int:
-        """Where, from `offset` on, a batch might begin; -1 for nowhere."""
+        """The first place from `offset` on where a batch may begin; -1 for none."""
         while offset + HEADER_BYTES <= self.size:
             block = self.get(offset, min(_BLOCK, self.size - offset))
             if len(block) < len(MAGIC_START):
@@ -334,7 +338,7 @@ class Window:
         return -1
 
     def content_end(self, offset: int) -> int:
-        """Just after the last byte that is not zero, or `offset` when all from there on is."""
+        """The offset after the last byte that is not zero; `offset` when all bytes from there on are zero."""
         end = offset
         while offset < self.size:
             block = self.get(offset, min(_BLOCK, self.size - offset))
@@ -347,8 +351,8 @@ class Window:
 
 
 def whole_batches(window: Window, before: Position, offset: int = FIRST_BATCH) -> Iterator[tuple[int, Header]]:
-    """Offset and header of the batches that follow `before`, which ends at `offset`: consecutive indexes, epochs never falling
-    (Raft §5.3)."""
+    """Offset and header of the batches that follow `before`, which ends at `offset`: their indexes are consecutive, and their
+    epochs never fall (Raft §5.3)."""
     epoch, index = before
     while offset + HEADER_BYTES <= window.size:
         try:
@@ -363,10 +367,10 @@ def whole_batches(window: Window, before: Position, offset: int = FIRST_BATCH) -
 
 
 def newest_beyond(window: Window, offset: int, after: Position) -> Position | None:
-    """The newest whole batch of this log that stands anywhere at or after `offset`, where something is wrong.
+    """The newest complete batch of this log at or after `offset`, where a batch is damaged.
 
-    What is wrong may have kept its length, so the search goes on behind it; else at the next place that looks like the
-    beginning of a batch. Bytes inside of messages may look like one too: the effort spent on checking them is bounded.
+    If the damaged batch still has its correct length, the search continues after it, otherwise at the next place that looks like
+    the beginning of a batch. Bytes inside messages may look like one too, so the number of bytes that are checked is limited.
     """
     found: Position | None = None
     effort = _SEARCH_EFFORT * window.size

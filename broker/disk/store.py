@@ -1,12 +1,12 @@
 """The store: a broker's folder, its identity and its lock.
 
-A store's life: made at a broker's first start, with an id of its own; it learns the id of its cluster once, and belongs to
-another one only when an operator has it begin that (`change_cluster`). While a broker runs it holds the lock, which the kernel
-gives back when the process ends, however it ends. Shut down in order, it has the mark `clean`, which the next start takes away,
-synced, before it touches anything else.
+Life of a store: a broker's first start creates it, with its own id. It gets the id of its cluster once. It belongs to another
+cluster only if an operator starts a new cluster from it (`change_cluster`). A running broker holds the lock; the kernel releases
+it when the process ends, even if it is killed. After an orderly shutdown the store has the mark `clean`. The next start removes
+this mark durably before it changes anything else.
 
-The files: `store.json` (identity), `lock` (with the process id of its holder, for people), `clean`, and a folder for each
-log, which `recovery` describes.
+The files: `store.json` (identity), `lock` (with the process id of its holder, for people), `clean`, and one folder for each log
+(see `recovery`).
 """
 
 from __future__ import annotations
@@ -42,20 +42,21 @@ _CLEAN = "clean"
 
 
 class StoreInUse(Exception):
-    """Another process has the folder locked: "data folder X is in use by process N"."""
+    """Another process has locked the folder: "data folder X is in use by process N"."""
 
 
 class StoreOfAnotherCluster(Exception):
-    """The store belongs to a cluster with another id; it was not touched."""
+    """The store belongs to a cluster with another id; it was not changed."""
 
 
 class Store:
-    """A locked data folder. `store_id` is this broker's uuid, `cluster_id` "" until learned; `was_clean`: shut down in order."""
+    """A locked data folder. `store_id` is this broker's uuid; `cluster_id` is "" until it is known; `was_clean`: the last
+    shutdown was orderly."""
 
     def __init__(
         self, data_dir: Path, lock: int, identity: dict[str, Any], was_clean: bool, host: Host, segment_bytes: int
     ) -> None:
-        """For `open` alone."""
+        """Only for `open`."""
         self.host = host
         self.data_dir = data_dir
         self.was_clean = was_clean
@@ -66,9 +67,9 @@ class Store:
 
     @classmethod
     def open(cls, data_dir: Path | str, *, create: bool = True, host: Host = REAL_HOST, segment_bytes: int = FILE_BYTES) -> Store:
-        """Lock the folder and read its identity, or give it one if it is empty or missing and `create` is true.
+        """Lock the folder and read its identity. If it is empty or missing and `create` is true, create an identity.
 
-        `segment_bytes` bounds the size of the logs' segments. StoreInUse; DamagedStore (also: not a store; NewerFormat);
+        `segment_bytes` is the full size of the logs' segments. StoreInUse; DamagedStore (also: not a store; NewerFormat);
         FileNotFoundError without `create`; StorageError.
         """
         folder, disk = Path(data_dir), host.disk
@@ -102,18 +103,18 @@ class Store:
 
     @property
     def store_id(self) -> str:
-        """The uuid that this store, and so this broker, was given when it was made."""
+        """The uuid of this store, and so of this broker, created with the store."""
         return str(self._identity["store_id"])
 
     @property
     def cluster_id(self) -> str:
-        """The cluster that the store belongs to; "" until it has learned it."""
+        """The id of the store's cluster; "" until it is known."""
         return str(self._identity["cluster_id"])
 
     def adopt_cluster(self, cluster_id: str) -> None:
-        """Belong to this cluster, durably.
+        """Store the id of the cluster durably.
 
-        The same id again does nothing; another one raises StoreOfAnotherCluster. StorageError.
+        The same id again does nothing; another id raises StoreOfAnotherCluster. StorageError.
         """
         if cluster_id == self.cluster_id:
             return
@@ -127,8 +128,8 @@ class Store:
         self._identity = identity
 
     def change_cluster(self, cluster_id: str, begun: str = "") -> None:
-        """Belong to another cluster from now on, durably: a new one that begins with what this store holds; `begun` says that
-        for people. StorageError.
+        """Change durably to another cluster: a new one that begins with the content of this store. `begun` describes this for
+        people. StorageError.
         """
         left = [*self.clusters_left, self.cluster_id]
         identity = {**self._identity, "cluster_id": cluster_id, "clusters_left": left, "begun": begun}
@@ -137,12 +138,12 @@ class Store:
 
     @property
     def clusters_left(self) -> tuple[str, ...]:
-        """The clusters that it belonged to before, the oldest first."""
+        """The ids of its former clusters, the oldest first."""
         return tuple(map(str, self._identity.get("clusters_left", ())))
 
     @property
     def begun(self) -> str:
-        """With what its cluster was begun here, for people; "" unless it was by `change_cluster`."""
+        """The text `begun` of the last `change_cluster`; "" if there was none."""
         return str(self._identity.get("begun", ""))
 
     def journal(self, name: str, *, call_in_reactor: Reactor, on_error: OnError) -> tuple[Journal, Recovered]:
@@ -161,7 +162,7 @@ class Store:
         return journal, found
 
     def close(self, *, clean: bool = True) -> None:
-        """Close the journals, leave the clean-shutdown mark (if `clean`), unlock. Twice does nothing."""
+        """Close the journals, write the clean-shutdown mark (if `clean`), unlock. A second call does nothing."""
         if self._lock < 0:
             return
         try:
@@ -175,19 +176,19 @@ class Store:
 
 
 def origin_of(store_id: str) -> int:
-    """The 64 bits by which the files of this store are told from those of others (`bodies`)."""
+    """The 64 bits that distinguish the files of this store from those of other stores (`bodies`)."""
     return int.from_bytes(blake2b(store_id.encode(), digest_size=8).digest(), "little")
 
 
 def _must_be_store(disk: Disk, folder: Path) -> None:
-    """Refuse a folder that holds something else: a wrong option must not spread a store over somebody's files."""
+    """Refuse a folder with other files: a wrong option must not put a store among somebody's files."""
     names = set(disk.names(folder)) - {_LOCK, _CLEAN, "lost+found"}
     if _IDENTITY not in names and any(not name.startswith((_IDENTITY, ".")) for name in names):
         raise DamagedStore(f"{folder} is not empty and has no {_IDENTITY}, so it is no data folder of a broker; name another one")
 
 
 def _locked(disk: Disk, folder: Path) -> int:
-    """The lock's file, locked until it is closed."""
+    """The descriptor of the lock file, which is locked until it is closed."""
     try:
         return disk.lock(folder / _LOCK)
     except LockHeld as held:
@@ -206,7 +207,7 @@ def _identity(disk: Disk, folder: Path) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
-    """A store as it lies on disk."""
+    """A store as it is on disk."""
 
     data_dir: str
     store_id: str
@@ -217,9 +218,9 @@ class StoreInfo:
 
 
 def inspect(data_dir: Path | str) -> StoreInfo:
-    """Look at a store without its lock and without changing it, a running broker's too. FileNotFoundError, DamagedStore.
+    """Read a store without its lock and without changes, even while a broker uses it. FileNotFoundError, DamagedStore.
 
-    What is read may be a moment old, and the batch being written just then does not count. Damage is told, log by log.
+    The result may be a moment old, and a batch that is being written does not count. Damage is listed for each log.
     """
     folder = Path(data_dir)
     identity = _identity(REAL_DISK, folder)

@@ -1,7 +1,7 @@
-"""Threads, and what they wait for each other with, behind a Protocol, so that a simulation can decide who runs when.
+"""Threads, conditions and events, behind a Protocol, so that a simulation can decide which thread runs.
 
-The store's few threads (a writer and a preparation for each log, one while a checkpoint is written) are started here, and wait
-by nothing but the conditions and events that are made here.
+All threads of the store start here: for each log a writer, a preparation, and one during a checkpoint or a compaction. They wait
+only with conditions and events that are made here.
 """
 
 from __future__ import annotations
@@ -14,60 +14,60 @@ from typing import Any, Protocol
 
 
 class Thread(Protocol):
-    """A thread that was started."""
+    """A started thread."""
 
     def join(self) -> None:
         """Wait until it has ended."""
 
 
 class Condition(Protocol):
-    """A reentrant lock, and a line of those that wait for a change: `threading.Condition`, as far as it is used."""
+    """A reentrant lock with a queue of threads that wait for a change: the used part of `threading.Condition`."""
 
     def __enter__(self) -> Any:
-        """Wait for the lock, then hold it."""
+        """Wait for the lock and take it."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
     ) -> bool | None:
-        """Give it back."""
+        """Release it."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Give the lock back until notified, or for `timeout` seconds at the most; False when time ran out."""
+        """Release the lock and wait until notified, for at most `timeout` seconds; returns False at the timeout."""
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        """Wait until the predicate holds; returns its last value."""
+        """Wait until the predicate is true; returns its last value."""
 
     def notify(self, n: int = 1) -> None:
-        """Wake one who waits. The lock is held."""
+        """Wake up to `n` waiting threads. The caller holds the lock."""
 
 
 class Event(Protocol):
-    """A flag that is set once: `threading.Event`, as far as it is used."""
+    """A flag that is set once: the used part of `threading.Event`."""
 
     def is_set(self) -> bool:
         """Whether it is set."""
 
     def set(self) -> None:
-        """Set it, and wake all who wait."""
+        """Set it, and wake all waiting threads."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, for `timeout` seconds at the most; returns whether it is."""
+        """Wait until it is set, for at most `timeout` seconds; returns whether it is set."""
 
 
 class Threads(Protocol):
-    """Makes threads and what they share."""
+    """Makes threads, conditions and events."""
 
     def start(self, name: str, run: Callable[[], None]) -> Thread:
         """Run a function in a new thread, which does not keep the process alive."""
 
     def condition(self) -> Condition:
-        """A new condition, with a lock of its own."""
+        """A new condition, with its own lock."""
 
     def event(self) -> Event:
         """A new event, not set."""
 
     def seconds(self) -> float:
-        """A clock that never goes back, for how long something took."""
+        """A monotonic clock, to measure durations."""
 
 
 class RealThreads:
@@ -82,7 +82,7 @@ class RealThreads:
         return thread
 
     def condition(self) -> threading.Condition:
-        """On an RLock."""
+        """A condition with an RLock."""
         return threading.Condition()
 
     def event(self) -> threading.Event:

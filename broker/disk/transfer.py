@@ -1,15 +1,15 @@
-"""A checkpoint on its way to another broker, with the files that it lists.
+"""The transfer of a checkpoint to another broker, with the files that it lists.
 
-What is sent is one stream of bytes: the checkpoint, then each file that it lists, up to where it is in use, in the order of the
-list. A stream's life at the sender: a `Source` is made of the newest checkpoint, whose files are kept from then on; chunks of it
-are read in any order, however often; `close` lets the files go. At the receiver: a `Receiver` takes the chunks one after another
-and puts each byte where it belongs, into files aside; `finish` verifies every one of them, makes all durable, gives the body
-files their names, and then, last, the checkpoint. Then the log starts anew (`Journal.reset`).
+A transfer is one stream of bytes: the checkpoint, then the used part of each file that it lists, in the order of the list. Life
+at the sender: a `Source` is made from the newest checkpoint, whose files are kept from then on; chunks are read in any order and
+as often as needed; `close` releases the files. Life at the receiver: a `Receiver` gets the chunks in order and writes them to
+temporary files; `finish` verifies all files, makes them durable, and renames the body files, and the checkpoint last. Then the
+log begins again after the checkpoint (`Journal.reset`).
 
-Neither holds more in memory than one chunk and the checkpoint's head.
+Both keep at most one chunk and the checkpoint's head in memory.
 
-Invariant: until the received checkpoint stands, whole and synced, the files of the older one are untouched; files that were
-received for a checkpoint that does not stand are listed by none, and the next start removes them.
+Invariant: until the received checkpoint is complete and durable, the files of the older one are not changed. If the transfer ends
+before that, no checkpoint lists the received files, and the next start deletes them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from broker.disk.segments import FIRST_BATCH
 
 
 class RottenBodies(Exception):
-    """A file that the newest checkpoint lists is not what was written there. `place` is where it begins."""
+    """A file that the newest checkpoint lists is damaged. `place` is its beginning."""
 
     def __init__(self, place: int, text: str) -> None:
         super().__init__(text)
@@ -38,27 +38,27 @@ class RottenBodies(Exception):
 
 
 class Source:
-    """A checkpoint and its files, to be read in chunks. Any thread may call `read`; not after `close`."""
+    """A checkpoint and its files, to be read in chunks. Any thread may call `read`, but not after `close`."""
 
     def __init__(self, found: Checkpoint, paths: Sequence[Path], release: Callable[[], None], *, disk: Disk) -> None:
-        """For `Journal.source`: `paths` are those of the files that the checkpoint lists. OSError, also when the checkpoint has
-        given its name to a newer one of the same index, which lists other files and of which nobody has told yet."""
+        """For `Journal.source`. `paths` are those of the files that the checkpoint lists. OSError, also when a newer checkpoint
+        of the same index, which lists other files, has just replaced this one and the journal does not know it yet."""
         self.checkpoint = found
         self.nbytes = found.bytes_with_files
         self._disk = disk
         self._release = release
-        self._fd = disk.open(found.path, os.O_RDONLY)  # held, so that a newer one of the same index may take the name
+        self._fd = disk.open(found.path, os.O_RDONLY)  # stays open, so that a newer one of the same index may replace the name
         if checkpoint.read_head(disk, self._fd, found.path).files != found.files:
             disk.close(self._fd)
             raise OSError(errno.ESTALE, "it was replaced by one of the same index just now", str(found.path))
         self.identity = checkpoint.identity(disk, self._fd, found)
-        """Tells this checkpoint from another one of the same index."""
+        """Distinguishes this checkpoint from another one of the same index."""
         self._parts = list(zip(paths, (file.used for file in found.files.in_use), strict=True))
 
     def check(self, offset: int, nbytes: int) -> None:
-        """Verify, whole, each file that begins in this chunk of the stream: what has rotted here is better found here.
+        """Verify the whole of each file that begins in this chunk of the stream, so that the sender finds its own damage.
 
-        BadBatch, of the checkpoint; RottenBodies, of a file that it lists.
+        BadBatch when the checkpoint is damaged; RottenBodies when a file that it lists is damaged.
         """
         if offset == 0:
             checkpoint.load(self.checkpoint.path, disk=self._disk)
@@ -73,7 +73,7 @@ class Source:
             start += length
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Bytes of the stream: as many as asked for, fewer only at its end. BadBatch when a file is shorter than it should be."""
+        """Read `nbytes` of the stream; fewer only at its end. BadBatch when a file is too short."""
         pieces = []
         start = 0
         for path, length in [(self.checkpoint.path, self.checkpoint.nbytes), *self._parts]:
@@ -94,7 +94,7 @@ class Source:
         return data
 
     def close(self) -> None:
-        """Let the files go; twice does nothing."""
+        """Release the files. A second call does nothing."""
         if self._fd >= 0:
             self._disk.close(self._fd)
             self._fd = -1
@@ -102,7 +102,7 @@ class Source:
 
 
 class _Part:
-    """One file of a stream, aside."""
+    """One file of a stream, under its temporary name."""
 
     __slots__ = ("aside", "fd", "left", "written")
 
@@ -114,13 +114,13 @@ class _Part:
 
 
 class Receiver:
-    """A checkpoint arriving from a peer in chunks. Blocks: call it in a thread; one at a time for each folder.
+    """Receives a checkpoint from a peer in chunks. Blocks: call it in a thread, one at a time for each folder.
 
-    Nothing that arrives counts before `finish` has found every byte of it right and made it durable.
+    The checkpoint does not count before `finish` has verified every byte of it and made it durable.
     """
 
     def __init__(self, folder: Path, nbytes: int, *, disk: Disk) -> None:
-        """Begin to receive a stream of `nbytes`; whatever an earlier Receiver left is dropped. StorageError."""
+        """Begin to receive a stream of `nbytes`. Files that an earlier Receiver has left are overwritten. StorageError."""
         self.nbytes = nbytes
         self._received = 0
         self._disk = disk
@@ -138,8 +138,8 @@ class Receiver:
         return self._received
 
     def write(self, offset: int, data: bytes) -> None:
-        """Add a chunk. ValueError when it is not the next one or runs past the end. BadBatch when it is no checkpoint's
-        beginning; NewerFormat. StorageError when the disk refuses.
+        """Add a chunk. ValueError when it is not the next one or exceeds the end. BadBatch when the stream does not begin like a
+        checkpoint; NewerFormat. StorageError when the disk refuses.
         """
         if offset != self._received or offset + len(data) > self.nbytes:
             raise ValueError(
@@ -161,14 +161,14 @@ class Receiver:
             try:
                 write_all(self._disk, part.fd, piece, part.written)
             except OSError as error:
-                self._received -= len(data)  # what is there already is written once more
+                self._received -= len(data)  # the part that is already written is then written again
                 raise refused(error, "receive a checkpoint into", part.aside) from error
             part.written += len(piece)
             part.left -= len(piece)
             data = data[len(piece) :]
 
     def _look_at_head(self) -> bool:
-        """Whether enough has come to know which files there are, and how long each is."""
+        """Read the head of the checkpoint, which lists the files and their lengths. Returns whether it is complete."""
         if len(self._head) < min(self.nbytes, checkpoint.FIXED_BYTES):
             return False
         length = checkpoint.head_bytes(self._head, self._aside) + checkpoint.FIXED_BYTES
@@ -187,9 +187,9 @@ class Receiver:
         return True
 
     def finish(self) -> Checkpoint:
-        """Verify the whole, make it durable and name it, the checkpoint last; then call `Journal.reset(index, epoch)`.
+        """Verify all files, make them durable and rename them, the checkpoint last. Then call `Journal.reset(index, epoch)`.
 
-        BadBatch: it has to be fetched again. NewerFormat: the peer's version is newer. StorageError.
+        BadBatch: the checkpoint must be fetched again. NewerFormat: the peer's version is newer. StorageError.
         """
         try:
             if self._received < self.nbytes or not self._known:
@@ -218,7 +218,7 @@ class Receiver:
         return found
 
     def abort(self) -> None:
-        """Drop what has arrived; after `finish`, nothing."""
+        """Delete what was received. Does nothing after `finish`."""
         parts, self._parts = self._parts, []
         for part in parts:
             self._disk.close(part.fd)

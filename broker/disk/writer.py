@@ -36,7 +36,7 @@ from broker.disk.threads import Event, Threads
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _IDLE_S = 1.0
 ZEROS_PAY_BELOW = 256 * 1024
-"""Bytes a sync, on average over a segment: with more of them, zeros that are written first cost more than they spare."""
+"""Average bytes for each sync of a segment. Above it, writing zeros in advance costs more than it saves."""
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 1.0
 _T = TypeVar("_T")
@@ -51,7 +51,7 @@ class _Append:
     batches: list[bytes]
     first_index: int
     last: Position
-    """Of those that are to be reported: the reactor thread's."""
+    """The last batch to report. Only the reactor thread uses it."""
     on_durable: OnDurable
 
 
@@ -65,16 +65,16 @@ class _Truncate:
 class _Reset:
     before: Position
     listed: bool
-    """Whether it is known which files the received checkpoint lists."""
+    """Whether the files that the received checkpoint lists are known."""
     done: Callable[[], None] | None
 
 
 class Stopped(Exception):
-    """The journal is being closed; what waits is given up."""
+    """The journal is being closed, and the waiting work is dropped."""
 
 
 class Written(NamedTuple):
-    """What was written since the start, and what waits."""
+    """Figures of what was written since the start, and the bytes that wait."""
 
     last_sync_s: float
     nbytes: int
@@ -113,17 +113,17 @@ class Writer:
         self._jobs: deque[_Append | _Truncate | _Reset] = deque()
         self._next_index = holdings.newest.last.index + 1
         self._unreported: deque[_Append] = deque()
-        """In order. The reactor thread's."""
+        """In order. Only the reactor thread uses it."""
         self._waiting_bytes = 0
         self._last_sync_s = 0.0
         self._bytes_written = self._batches_written = self._syncs = 0
         self._syncs_here = 0
-        """Those of the newest segment, as far as they were done here."""
+        """Syncs of the newest segment since this start."""
         self._thread = threads.start(f"write {folder.name}", self._run)
 
     @property
     def written(self) -> Written:
-        """As of now."""
+        """The current figures."""
         with self._lock:
             return Written(self._last_sync_s, self._bytes_written, self._batches_written, self._syncs, self._waiting_bytes)
 
@@ -153,20 +153,20 @@ class Writer:
             self._add_job(_Truncate(from_index, done))
 
     def reset(self, before: Position, *, listed: bool, done: Callable[[], None] | None) -> None:
-        """Drop the whole log and go on after `before`; `listed` says whether the holdings are those of the new checkpoint."""
+        """Drop the whole log and continue after `before`. `listed`: whether the holdings are those of the new checkpoint."""
         self._next_index = before.index + 1
         self._unreported.clear()
         with self._lock:
             self._add_job(_Reset(before, listed, done))
 
     def give_up(self) -> None:
-        """Write nothing any more."""
+        """Stop writing for good."""
         with self._lock:
             self.failed = True
             self._jobs.clear()
 
     def wake(self) -> None:
-        """The journal closes: write what waits, and end."""
+        """The journal closes: write the waiting batches and end."""
         with self._lock:
             self._lock.notify()
 
@@ -174,7 +174,7 @@ class Writer:
         """Return when the thread has ended."""
         self._thread.join()
 
-    # --- In the writer thread, and what it is given
+    # --- Jobs, and the writer thread
 
     def _add_job(self, job: _Append | _Truncate | _Reset) -> None:
         if not self.failed:
@@ -208,9 +208,9 @@ class Writer:
             raise
 
     def _next_jobs(self) -> list[_Append | _Truncate | _Reset] | None:
-        """All the appends that wait, or one other job; None when the journal closes.
+        """All waiting appends, or one other job; None when the journal closes.
 
-        Notes, when at rest, that everything is synced.
+        Writes the mark when no job has come for a second.
         """
         with self._lock:
             while not self._jobs and not self._closing.is_set():
@@ -235,7 +235,7 @@ class Writer:
             sync_or_stop(self.disk, newest.fd, newest.path)
 
     def _write_group(self, jobs: list[_Append]) -> None:
-        """Store all batches of these appends; one sync for each segment that they go to."""
+        """Write all batches of these appends, with one sync for each segment that they are written to."""
         rest = [batch for job in jobs for batch in job.batches]
         sync_s = 0.0
         while rest:
@@ -254,7 +254,7 @@ class Writer:
         self._call_in_reactor(call_back)
 
     def _until_there_is_room(self, write: Callable[[], _T]) -> _T:
-        """Call `write` again and again while the disk is full: it must be good for repetition.
+        """Call `write`, and repeat it while the disk is full. It must be safe to repeat.
 
         Stopped when the journal closes.
         """
@@ -275,9 +275,10 @@ class Writer:
                 raise Stopped
 
     def _write_some(self, batches: list[bytes]) -> tuple[int, float]:
-        """Write and sync as many as fit into one segment; returns how many, and how long the sync took.
+        """Write and sync as many batches as fit into one segment. Returns their number and the duration of the sync.
 
-        Only then do they count: before, a segment's `end` has not moved, and trying again writes over the same bytes.
+        The batches count only after the sync: the segment's `end` moves then, so a repetition before it overwrites the same
+        bytes.
         """
         segment = self._holdings.newest
         if segment.room < len(batches[0]):
@@ -301,7 +302,7 @@ class Writer:
         return n, seconds
 
     def _write_at(self, segment: Segment, batches: list[bytes]) -> None:
-        """Write batches end to end at the segment's end, in calls of at most IOV_MAX buffers, whatever each call accepts."""
+        """Write batches without gaps at the segment's end, in calls of at most IOV_MAX buffers, until all bytes are written."""
         offset = segment.end
         for at in range(0, len(batches), _IOV_MAX):
             buffers = batches[at : at + _IOV_MAX]
@@ -314,10 +315,10 @@ class Writer:
                     buffers[0] = buffers[0][written:]
 
     def _roll(self, nbytes: int) -> Segment:
-        """Go on in a new segment, with room for a batch of this size. Everything in the one before has been synced.
+        """Continue in a new segment, with room for a batch of this size. Everything in the previous one is synced.
 
-        One that is empty, but too small, is replaced: the new one is renamed over it. But one that only looks empty, because a
-        checkpoint covers all that is in it, stays for the bodies.
+        A previous segment that is empty but too small is replaced: the new one is renamed over it. A segment with batches that a
+        checkpoint covers is not empty, and stays because of its bodies.
         """
         full = self._holdings.newest
         usual = segments.size_after(full.size, self._segment_bytes)
@@ -330,7 +331,8 @@ class Writer:
         return fresh
 
     def _truncate(self, from_index: int) -> None:
-        """Whole segments go first, the newest before the others: what a crash leaves is a shorter log, never one with a hole."""
+        """Complete segments are deleted first, the newest before the others. So a crash leaves a shorter log, never one with a
+        gap."""
         newest, dirty_end, dropped = self._holdings.truncate(from_index)
 
         def on_disk() -> None:
@@ -363,7 +365,7 @@ class Writer:
 
 
 def _fitting(batches: list[bytes], room: int) -> tuple[int, int]:
-    """How many batches fit into so many bytes, and their bytes."""
+    """How many batches fit into `room` bytes, and the sum of their bytes."""
     nbytes = 0
     for n, batch in enumerate(batches):
         if nbytes + len(batch) > room:
