@@ -1,14 +1,16 @@
 """What one log defines: queues, places for messages, exchanges, bindings, and the history of primaries.
 
-Life of the definitions: they start empty; `apply` interprets one command after the other and returns what that changed, as a
-`Change`; `commands` lists what rebuilds them. Nobody else interprets commands: whoever keeps something level with a log (the
-messages in broker.core.state, the registry in broker.core.nodes) follows the changes.
+Life of the definitions: they start empty; `apply` interprets one command after the other and returns the result as a `Change`;
+`commands` lists the commands that rebuild them. No other code interprets commands. Modules that keep data equal to a log (the
+messages in broker.core.state, the registry in broker.core.nodes) follow the changes.
 
-A command that does not fit (a name that exists, a queue that is gone) changes nothing and says why, alike on every broker.
+A command that cannot be applied (the name exists, the queue does not exist) changes nothing and returns the reason, in the same
+way on every broker.
 
-Invariants: one change costs what it changes, however much is defined (the release of a drain looks at all origins); numbers are
-given in the order of definition and never used twice; a name is one queue and one exchange at most; a binding may name what
-another log defines, so its ends need not be here; what is gone takes its bindings with it; the version only rises."""
+Invariants: the cost of a change depends on the size of the change, not on the number of definitions (except the release of a
+drain, which reads all origins); numbers are given in the order of definition and never used twice; a name belongs to at most one
+queue and one exchange; a binding may name a queue or exchange that another log defines; bindings are removed with their queue or
+exchange; the version only rises."""
 
 from __future__ import annotations
 
@@ -56,14 +58,14 @@ from broker.core.origins import MOVING
 
 @dataclass(frozen=True, slots=True)
 class QueueMade:
-    """A queue is defined; with a number, its messages are in this log."""
+    """A queue was defined. If it has a number, its messages are in this log."""
 
     queue: QueueAdd
 
 
 @dataclass(frozen=True, slots=True)
 class QueueGone:
-    """A queue is defined no more, nor are these bindings of it, and numbered links to it."""
+    """A queue was removed, with these bindings, and these numbered links to it."""
 
     queue: QueueAdd
     bindings: tuple[Bind, ...]
@@ -72,28 +74,28 @@ class QueueGone:
 
 @dataclass(frozen=True, slots=True)
 class QueueAltered:
-    """A queue has other arguments, or another alternate exchange."""
+    """A queue has new arguments, or a new alternate exchange."""
 
     queue: QueueAdd
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeAltered:
-    """An exchange has another alternate exchange."""
+    """An exchange has a new alternate exchange."""
 
     exchange: ExchangeAdd
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceMade:
-    """This log has a place for the messages of a queue that another log defines."""
+    """This log got a place for the messages of a queue that another log defines."""
 
     place: StoreAdd
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceGone:
-    """It has none any more; these numbered links to the queue are gone with it."""
+    """The place was removed, with these numbered links to the queue."""
 
     place: StoreAdd
     links: tuple[LinkAdd, ...] = ()
@@ -101,14 +103,14 @@ class PlaceGone:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeMade:
-    """An exchange is defined."""
+    """An exchange was defined."""
 
     exchange: ExchangeAdd
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeGone:
-    """An exchange is defined no more, nor are these bindings to it."""
+    """An exchange was removed, with these bindings."""
 
     exchange: ExchangeAdd
     bindings: tuple[Bind, ...]
@@ -116,28 +118,28 @@ class ExchangeGone:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A binding is there, or has other arguments than it had."""
+    """A binding was added, or got new arguments."""
 
     binding: Bind
 
 
 @dataclass(frozen=True, slots=True)
 class Unbound:
-    """A binding is gone."""
+    """A binding was removed."""
 
     binding: Bind
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Messages have gone through an exchange that numbers them, or keeps the last one."""
+    """Messages have passed through an exchange that numbers them or keeps the last one."""
 
     passed: ExchangePassed
 
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """A queue has got what a binding owed it."""
+    """A queue got the last message that its new binding owed it."""
 
     binding: Bind
 
@@ -151,21 +153,22 @@ class TermBegan:
 
 @dataclass(frozen=True, slots=True)
 class VersionRose:
-    """The cluster's version is another from here on."""
+    """The cluster's version rose."""
 
     version: MachineVersion
 
 
 @dataclass(frozen=True, slots=True)
 class SettingMade:
-    """The cluster agrees on something else under a key, or on nothing any more."""
+    """A setting of the cluster was changed, or removed."""
 
     setting: Setting
 
 
 @dataclass(frozen=True, slots=True)
 class OriginMade:
-    """Messages of an origin may come, or come to another queue than they did. `gone` are origins of a queue that is no more."""
+    """An origin was added, or its messages now go to another queue. `gone` are the removed origins of a former queue of the same
+    name."""
 
     origin: OriginAdd
     gone: tuple[OriginAdd, ...] = ()
@@ -173,7 +176,7 @@ class OriginMade:
 
 @dataclass(frozen=True, slots=True)
 class OriginsReleased:
-    """A drain has ended: no more messages of these origins come."""
+    """A drain has ended: no more messages of these origins are accepted."""
 
     drain: OriginRelease
     origins: tuple[OriginAdd, ...]
@@ -181,21 +184,21 @@ class OriginsReleased:
 
 @dataclass(frozen=True, slots=True)
 class DrainForgotten:
-    """Nothing is known of a drain any more."""
+    """A released drain was forgotten."""
 
     drain: str
 
 
 @dataclass(frozen=True, slots=True)
 class RouteMade:
-    """A route is defined, or is to end."""
+    """A route was defined, or marked to end."""
 
     route: RouteAdd
 
 
 @dataclass(frozen=True, slots=True)
 class RouteGone:
-    """A route is defined no more, nor are its origins."""
+    """A route was removed, with its origins."""
 
     route: RouteAdd
     origins: tuple[OriginAdd, ...]
@@ -203,49 +206,49 @@ class RouteGone:
 
 @dataclass(frozen=True, slots=True)
 class LinkMade:
-    """What comes over a numbered link is remembered, or is so for another time."""
+    """A numbered link was added, or its time was changed."""
 
     link: LinkAdd
 
 
 @dataclass(frozen=True, slots=True)
 class LinkForgotten:
-    """It is not any more."""
+    """A numbered link was forgotten."""
 
     link: LinkAdd
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyMade:
-    """Queues or topics that are made from here on have what this policy says."""
+    """A policy was added or changed. It applies to queues or topics that are created later."""
 
     policy: PolicyAdd
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyGone:
-    """They have it no more."""
+    """A policy was removed."""
 
     policy: PolicyAdd
 
 
 @dataclass(frozen=True, slots=True)
 class CountersSet:
-    """A snapshot is at its end: queues go on from these sequences."""
+    """The snapshot is complete: queues continue from these sequences."""
 
     numbers: Numbers
 
 
 @dataclass(frozen=True, slots=True)
 class IdsSet:
-    """A snapshot says what a queue's window of duplicates holds."""
+    """A snapshot contains a part of a queue's duplicate window."""
 
     recent: RecentIds
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """The command did not fit."""
+    """The command could not be applied, and changed nothing."""
 
     command: Command
 
@@ -282,7 +285,7 @@ Change: TypeAlias = (
 
 
 class Definitions:
-    """The definitions of one log up to one index. For reading by everybody, changed by `apply` alone."""
+    """The definitions of one log up to one index. Any code may read them; only `apply` changes them."""
 
     __slots__ = (
         *("_at_exchange", "_at_queue", "_names", "_version", "bindings", "exchanges", "next_number", "origins", "queues"),
@@ -297,20 +300,20 @@ class Definitions:
         self.bindings: dict[Key, Bind] = {}
         self.settings: dict[str, Setting] = {}
         self.origins: dict[tuple[str, str], OriginAdd] = {}
-        """Drain and queue -> where the messages of that queue come to."""
+        """Drain and queue -> the origin, with the queue that gets its messages."""
         self._moving: dict[str, set[tuple[str, str]]] = {}
-        """Queue -> the origins whose messages are on their way to it."""
+        """Queue -> the origins whose messages are being moved to it."""
         self.released: dict[str, OriginRelease] = {}
-        """The drains that have ended, until their stores know it."""
+        """The drains that have ended and are not forgotten yet."""
         self.routes: dict[str, RouteAdd] = {}
         self.links: dict[LinkKey, LinkAdd] = {}
         """The numbered links, by user, container, name and queue."""
         self._links_to: dict[str, dict[LinkKey, None]] = {}
-        """Queue -> those of its numbered links."""
+        """Queue -> the keys of its numbered links."""
         self.policies: dict[tuple[str, str], PolicyAdd] = {}
         """The policies, by kind and pattern."""
         self.passed: dict[str, ExchangePassed] = {}
-        """Exchange -> what has gone through it, of those that number it or keep the last of it."""
+        """Exchange -> the last number or message, for exchanges that number messages or keep the last one."""
         self.terms: list[Term] = []
         self.next_number = 1
         self._names: set[tuple[str, str]] = set()
@@ -319,13 +322,13 @@ class Definitions:
 
     @property
     def machine_version(self) -> int:
-        """The version that commands of this log may need, if it is a cluster's."""
+        """The highest version that commands of this log may need, if it is the log of a cluster."""
         return 1 if self._version is None else self._version.needs
 
     def apply(self, command: Command, depth_of: Callable[[str], int] = lambda uuid: 0) -> tuple[Change, str]:
-        """Carry out one command: what it changed, and "" or why it changed nothing.
+        """Apply one command. Returns the change, and "" or the reason why nothing changed.
 
-        `depth_of` says how many messages a queue holds at this place of the log (0 where another log has them).
+        `depth_of` gives the number of messages of a queue at this place of the log (0 if another log has them).
         """
         match command:
             case QueueAdd():
@@ -367,7 +370,7 @@ class Definitions:
                 return IdsSet(command), ""
 
     def commands(self) -> list[Command]:
-        """What rebuilds these definitions, but for the counters and what windows of duplicates hold."""
+        """The commands that rebuild these definitions, except the counters and the duplicate windows."""
         version = () if self._version is None else (self._version,)
         defined = (*self.queues.values(), *self.stores.values(), *self.exchanges.values(), *self.bindings.values())
         others = (*self.routes.values(), *self.origins.values(), *self.released.values(), *self.links.values())
@@ -395,7 +398,7 @@ class Definitions:
         return number
 
     def _remove_queue(self, command: QueueDel | QueueDelIfEmpty, depth: int) -> tuple[Change, str]:
-        """`depth`: the messages that forbid it."""
+        """`depth`: the number of messages, which must be 0."""
         if depth:
             return Nothing(command), f"the queue holds {depth} messages; empty it first, or use --force"
         queue = self.queues.pop(command.uuid, None)
@@ -471,7 +474,7 @@ class Definitions:
         return OriginMade(origin, gone), ""
 
     def is_moving(self, queue: str) -> bool:
-        """Whether a drain's messages are on their way to this queue, by its uuid."""
+        """Whether a drain is moving messages to this queue, given by its uuid."""
         return queue in self._moving
 
     def _moves_no_more(self, origin: OriginAdd) -> None:
@@ -481,7 +484,7 @@ class Definitions:
             self._moving.pop(origin.into, None)
 
     def _outlived_by(self, command: OriginAdd) -> tuple[OriginAdd, ...]:
-        """Take out what came to a route from a queue of this store that had the same name before."""
+        """Remove the origins of a route for other queues of the same store: they are former queues with the same name."""
         if command.drain not in self.routes:
             return ()
         theirs = [each for each in self.origins.values() if (each.drain, each.store) == (command.drain, command.store)]

@@ -1,15 +1,16 @@
-"""Duplicate detection: which messages a queue has had lately, by the ids that their senders gave them.
+"""Duplicate detection: a queue remembers the ids of its latest messages, which their senders have set.
 
-Life of a window: a queue is made with the arguments `x-duplicate-window` (ids) and, if wanted, `x-duplicate-window-ms`; each
-message that comes on the queue puts its id into the window, on every broker, as the log says it; the oldest ids leave when there
-are more than so many, or when a batch comes that was made so long after theirs. The primary asks it before it enqueues: a message
-whose id is there, or was proposed and is not committed, is a duplicate: its sender is told `accepted`, and nothing else happens.
+Life of a window: a queue is created with the argument `x-duplicate-window` (number of ids) and, optionally,
+`x-duplicate-window-ms`. Every broker adds the id of each message to the window when it applies the batch that enqueues the
+message. The oldest ids are removed when the window has too many, or when a batch is applied that was made too long after theirs.
+Before it enqueues a message, the primary checks the window. If the id is there, or was proposed and is not committed yet, the
+message is a duplicate: its sender gets `accepted`, and nothing else happens.
 
-What counts as the id is the application property `_AMQ_DUPL_ID`, as in ActiveMQ Artemis, and else the message-id, as in Azure
-Service Bus. A message with neither is never a duplicate.
+The id is the application property `_AMQ_DUPL_ID`, as in ActiveMQ Artemis; without it, the message-id, as in Azure Service Bus. A
+message with neither is never a duplicate.
 
-Invariants: the windows of all brokers that have applied the same batches are the same; a window has no more than `count` ids, of
-which each is 16 bytes, whatever its sender made of it; ids stand in the order in which they came.
+Invariants: brokers that have applied the same batches have equal windows; a window has at most `count` ids; an id takes 16 bytes,
+whatever its sender has set; ids are in the order of their arrival.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _A_CHUNK = 10_000
 
 
 def id_of(data: bytes) -> bytes | None:
-    """What duplicates of this message have in common with it: 16 bytes, None when it has no id. Ids of different types differ."""
+    """The id of a message as a digest of 16 bytes; None when it has no id. Ids of different types differ."""
     try:
         found = message.application_properties(data).get(PROPERTY) if _PROPERTY in data else None
         if found is None:
@@ -51,7 +52,7 @@ def id_of(data: bytes) -> bytes | None:
 
 
 class Window:
-    """See the module. `count`: so many ids at most; `time_ms`: for so long at most, 0 for as long as there is room."""
+    """See the module. `count`: the maximum number of ids. `time_ms`: the maximum age of an id; 0 for no limit."""
 
     __slots__ = ("_made", "count", "time_ms")
 
@@ -59,18 +60,18 @@ class Window:
         self.count = count
         self.time_ms = time_ms
         self._made: dict[bytes, int] = {}
-        """Id -> when the batch was made that brought it, the oldest first."""
+        """Id -> the time when its batch was made. The oldest is first."""
 
     def __len__(self) -> int:
         return len(self._made)
 
     def has(self, one: bytes, now_ms: int) -> bool:
-        """Whether a message with this id came lately, as it is `now_ms` on the clock of whoever asks."""
+        """Whether the window has this id, at the time `now_ms` of the caller's clock."""
         made_ms = self._made.get(one)
         return made_ms is not None and not (self.time_ms and now_ms - made_ms > self.time_ms)
 
     def came(self, messages: Iterable[bytes], made_ms: int) -> None:
-        """These messages have come, by a batch that was made then."""
+        """Add the ids of these messages, whose batch was made at `made_ms`."""
         for one in map(id_of, messages):
             if one is not None:
                 self._made.pop(one, None)
@@ -93,14 +94,14 @@ class Window:
     # ---- snapshots
 
     def chunks(self) -> Iterator[tuple[str, list[int]]]:
-        """What is in it, in order: the ids in base64, and their times; `_A_CHUNK` at a time."""
+        """The content in order, in chunks of at most `_A_CHUNK`: the ids in base64, and their times."""
         made = list(self._made.items())
         for start in range(0, len(made), _A_CHUNK):
             part = made[start : start + _A_CHUNK]
             yield b64encode(b"".join(one for one, _ in part)).decode(), [made_ms for _, made_ms in part]
 
     def load(self, ids: str, times_ms: list[int]) -> None:
-        """Put in what `chunks` gave. ValueError, when that is not it."""
+        """Add one chunk of `chunks`. ValueError when it is not valid."""
         data = b64decode(ids, validate=True)
         if len(data) != ID_BYTES * len(times_ms):
             raise ValueError(f"{len(data)} bytes of ids for {len(times_ms)} times")
@@ -109,8 +110,8 @@ class Window:
 
 
 class UnderWay:
-    """The ids of messages that a primary has proposed for a queue: each until so many messages have come there as were proposed
-    with it."""
+    """The ids of messages that a primary has proposed for a queue and that are not committed yet. An id is removed when the
+    queue's number of committed messages reaches its number at the proposal."""
 
     __slots__ = ("_ids", "_order")
 
@@ -119,7 +120,8 @@ class UnderWay:
         self._order: deque[tuple[int, bytes]] = deque()
 
     def put(self, messages: Iterable[bytes], proposed: int, came: int) -> None:
-        """These were proposed, as the messages up to the `proposed`-th of the queue, where `came` messages have come."""
+        """Add the ids of messages that were just proposed. `proposed` counts all messages proposed for the queue, these included;
+        `came` counts the committed ones."""
         self._forget(came)
         for one in map(id_of, messages):
             if one is not None:
@@ -127,7 +129,7 @@ class UnderWay:
                 self._order.append((proposed, one))
 
     def has(self, one: bytes, came: int) -> bool:
-        """Whether a message with this id was proposed and has not come, where `came` messages have."""
+        """Whether a message with this id was proposed and is not committed. `came` counts the queue's committed messages."""
         self._forget(came)
         return one in self._ids
 
@@ -140,7 +142,7 @@ class UnderWay:
 
 
 def window_of(arguments: Mapping[str, object]) -> Window | None:
-    """The window that a queue's arguments ask for; None without one. ValueError with a text for people."""
+    """The window that a queue's arguments define; None if they define none. ValueError with a text for people."""
     if COUNT not in arguments and TIME_MS not in arguments:
         return None
     count, time_ms = arguments.get(COUNT), arguments.get(TIME_MS)

@@ -1,13 +1,13 @@
-"""Where a routed message has been: a message annotation, by which a message never comes to a cluster a second time.
+"""The clusters that a routed message has passed through, in a message annotation, so that no message comes to a cluster twice.
 
-Life of the annotation `x-opt-qpid-hops`, a list of strings: the first route that takes a message adds it, with the identity of
-the cluster that the message was fetched from, and with the route's tag if it has one; each further route adds what is its own. A
-route drops a message whose list has the identity of its own cluster, for it has been here, and one whose list has a name that the
-route is told to exclude. Within a cluster the identity of the queue stands behind the cluster's, so that a message may go from
-queue to queue, but not round. A message with `limits.MAX_ROUTE_HOPS` names or more is not taken any further.
+Life of the annotation `x-opt-qpid-hops`, a list of strings: the first route that fetches a message creates it, with the identity
+of the source cluster, and with the route's tag if it has one. Each later route adds the same for itself. A route drops a message
+if the list contains the identity of the route's own cluster, because the message was there before, or a name that the route is
+configured to exclude. For a route within one cluster, the queue's identity is appended to the cluster's. So a message can go from
+queue to queue, but not in a circle. A route does not pass on a message with `limits.MAX_ROUTE_HOPS` names or more.
 
-Invariants: nothing else of a message changes, no byte of its bare message and no other annotation; a list that is none, which a
-client may have written, counts as an empty one.
+Invariants: nothing else in a message changes: no byte of its bare message, and no other annotation. If a client has written an
+annotation that is no list of strings, it counts as an empty list.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _KEY = encode(Symbol(HOPS))
 
 
 class TooFar(ValueError):
-    """A message has come through too many clusters."""
+    """A message has passed through too many clusters."""
 
 
 class Hops:
-    """What one route does with the annotation. `here` and `there` are the identities of its own cluster and of its source's;
-    `queue` is that of the queue that it fetches from."""
+    """The annotation as one route reads and writes it. `here` and `there` are the identities of the route's own cluster and of
+    the source cluster; `queue` is the identity of the queue that it fetches from."""
 
     def __init__(self, here: str, there: str, tag: str = "", exclude: Collection[str] = (), queue: str = "") -> None:
         inside = f"{here}/{queue}"
@@ -37,8 +37,8 @@ class Hops:
         self._section = message.with_annotations(b"", _NAMES, _KEY + encode(self._added))
 
     def mark(self, data: bytes) -> bytes | None:
-        """The message, or the beginning of a large one with all that stands before its body, as this cluster takes it; None when
-        it is to be dropped. BadMessage; TooFar."""
+        """Add this route to the annotation of a message, or of the beginning of a large message, which includes all sections
+        before the body. None when the route drops the message. BadMessage; TooFar."""
         at, annotated = _place(data)
         if not annotated:
             return b"".join((data[:at], self._section, data[at:]))
@@ -53,7 +53,7 @@ class Hops:
 
 
 def _place(data: bytes) -> tuple[int, bool]:
-    """Where the message annotations begin, or would; whether there are any."""
+    """The offset where the message annotations begin or would begin, and whether there are any."""
     position, end = 0, len(data)
     while position < end:
         code, value = message.section_at(data, position, end)

@@ -1,20 +1,20 @@
-"""What of another store's queues has come here: so a drain that begins again puts no message on a queue twice.
+"""Which messages of another store's queues this log has, so that a drain that begins again enqueues no message twice.
 
 Life of an origin: a drain of another store announces each of that store's queues (`broker.core.commands.OriginAdd`), and the log
-gives it a number. Each batch that puts messages of it on a queue says in HELD records which ones, by the sequences that they had
-there. Whoever sends them again, because it died or never heard that they were accepted, is told `accepted`, and nothing is put.
-When the store is empty for good, the drain is released: what is held is forgotten, and what still comes is refused. When the
-store knows that, the release is forgotten too. Each of the two steps may be asked for again without harm.
+gives it a number. Each batch that enqueues messages of this origin contains HELD records with the sequences that the messages had
+at the source. If a drainer sends a message again, because it restarted or did not get the outcome, it gets `accepted`, and
+nothing is enqueued. When the source is empty and stays empty, the drain is released: the log forgets the sequences, and refuses
+further messages. When the source has recorded this, the log forgets the release too. Both steps can be repeated without harm.
 
-A route (broker.core.routes) has an origin for its queue at the source too, and no end. What has left that queue is forgotten run
-by run, in FORGOTTEN records.
+A route (broker.core.routes) also has an origin for its queue at the source, but is never released. FORGOTTEN records remove the
+runs of sequences that have left that queue.
 
-A drain is known by the identity that its store has given it when it began to leave (the setting `leaving`), and not by the
-store's: who still has messages of an earlier drain in hand finds no origin for them.
+A drain has its own identity, which the source has created when it began to leave (the setting `leaving`). It is not the identity
+of the store. So a drainer that still has messages of an earlier drain finds no origin for them.
 
-Invariants: a sequence is held if and only if the batch that put its message on a queue is applied, be the message consumed since
-or not; what is held of a drain only grows until the release, and what is held of a route goes when its message has left the queue
-that it came from; the order in which runs come makes no difference."""
+Invariants: a sequence is held if and only if the batch that enqueued its message is applied, even if the message was consumed
+since; the sequences of a drain only grow until the release; a sequence of a route is removed when its message has left the source
+queue; the order in which runs arrive makes no difference."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 LEAVING = "leaving"
-"""The key of the setting (`broker.core.commands.Setting`) from which on a log takes no message from clients."""
+"""The key of the setting (`broker.core.commands.Setting`) after which a log accepts no messages from clients."""
 
 MOVING, RESUMED = 0, 1
-"""Of a drain's origin, as the `source_epoch` of its record: its messages are on their way, and a subscription that they come to
-gives nothing out; and: all of them that can come have come, so it does."""
+"""Values of `source_epoch` in the record of a drain's origin. MOVING: its messages are being moved, and their subscription here
+is paused. RESUMED: all messages have arrived, and the subscription delivers."""
 
 TRAITS_SINCE = 6
-"""The machine version from which on both brokers of a drain know traits."""
+"""The first machine version in which both brokers of a drain support traits."""
 _TRAITS = Struct(">QQI")
 SEQUENCE_BYTES = 8
 TAG_BYTES = SEQUENCE_BYTES + _TRAITS.size
@@ -42,15 +42,15 @@ TAG_BYTES = SEQUENCE_BYTES + _TRAITS.size
 
 
 class Traits(NamedTuple):
-    """What a store knows of a message beside its bytes: when it expires, from when on it may be given out (ms since 1970, 0: no
-    time), and how often delivery of it has failed. In the tag of its delivery it stands behind the sequence, in 20 bytes."""
+    """Facts of a message that are not in its bytes: when it expires, when it may first be delivered (ms since 1970; 0: no time),
+    and how many of its deliveries have failed. In the tag of its delivery they follow the sequence, in 20 bytes."""
 
     expires_ms: int = 0
     available_ms: int = 0
     failures: int = 0
 
     def to_bytes(self) -> bytes:
-        """For the tag."""
+        """As bytes of the tag."""
         return _TRAITS.pack(self.expires_ms, self.available_ms, self.failures)
 
     @classmethod
@@ -60,7 +60,7 @@ class Traits(NamedTuple):
 
 
 PLAIN = Traits()
-"""Of most messages."""
+"""The traits of most messages."""
 _NOTHING = bytes(_TRAITS.size)
 
 
@@ -68,37 +68,37 @@ _NOTHING = bytes(_TRAITS.size)
 class Leave:
     """A broker that leaves: the value of the setting `leaving`.
 
-    `drain` names this drain; `to` has the addresses that clients are sent on to, `host:port`; `released`: the target has been
-    told that nothing is left, so this store never serves again. Where there are several targets, `sizes` says how many of the
-    addresses each has, in their order, and `queues` to which of them the messages of a queue go, by its uuid: those that are not
-    there go to the first, 0."""
+    `drain` is the identity of this drain. `to` are the addresses to which clients are redirected, `host:port`. `released`: the
+    target knows that no message is left, so this store never serves again. With several targets, `sizes` is the number of
+    addresses of each target, in order, and `queues` maps the uuid of a queue to the number of its target. Other queues go to
+    target 0."""
 
     drain: str
     to: tuple[str, ...]
     since: str
     released: bool = False
     target: str = ""
-    """The identity of the cluster, or of the store, that takes the messages, or those of all that do, in order, with commas
-    between them: no other may, for they alone know what they hold."""
+    """The identity of the target (a cluster or a store), or the identities of all targets, in order, separated by commas. No
+    other broker may be the target, because only these know which messages they have."""
     sizes: tuple[int, ...] = ()
     queues: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Leave:
-        """From a setting's value."""
+        """Read a setting's value."""
         to = tuple(str(each) for each in value.get("to") or ())
         drain, since, target = (str(value.get(name) or "") for name in ("drain", "since", "target"))
         sizes = tuple(int(each) for each in value.get("sizes") or ())
         return cls(drain, to, since, bool(value.get("released")), target, sizes, value.get("queues") or {})
 
     def value(self) -> dict[str, Any]:
-        """For the setting."""
+        """As the value of the setting."""
         found = {"drain": self.drain, "to": list(self.to), "since": self.since, "released": self.released}
         several = {"sizes": list(self.sizes), "queues": dict(self.queues)} if self.sizes else {}
         return found | {"target": self.target} | several
 
     def addresses_for(self, queue: str) -> tuple[str, ...]:
-        """The addresses of the target of this queue, by its uuid; "": of all."""
+        """The addresses of the target of this queue, given by its uuid; "" for the addresses of all targets."""
         if not (queue and self.sizes):
             return self.to
         at = self.queues.get(queue, 0)
@@ -107,7 +107,7 @@ class Leave:
 
 
 class Held:
-    """Sequences as runs, of 16 bytes each. What follows the run before it makes that longer."""
+    """A set of sequences, stored as runs of 16 bytes each. Adjacent runs are merged."""
 
     __slots__ = ("_ends", "_firsts")
 
@@ -121,16 +121,16 @@ class Held:
 
     @property
     def n_runs(self) -> int:
-        """How many runs there are."""
+        """The number of runs."""
         return len(self._firsts)
 
     @property
     def count(self) -> int:
-        """How many sequences there are."""
+        """The number of sequences."""
         return sum(self._ends) - sum(self._firsts)
 
     def add(self, first: int, count: int) -> None:
-        """These sequences too; those that are here already stay."""
+        """Add these sequences; some may be present already."""
         firsts, ends, end = self._firsts, self._ends, first + count
         lo, hi = bisect_left(ends, first), bisect_right(firsts, end)  # the runs that these touch
         if lo < hi:
@@ -139,14 +139,14 @@ class Held:
         ends[lo:hi] = array("Q", (end,))
 
     def with_runs(self, runs: Iterable[tuple[int, int]]) -> Held:
-        """These sequences, and those of runs as (first, count)."""
+        """A copy with these runs added, each as (first, count)."""
         found = Held()
         for first, count in chain(self.runs(), runs):
             found.add(first, count)
         return found
 
     def remove(self, first: int, count: int) -> None:
-        """These sequences no more; those that are not here do not matter."""
+        """Remove these sequences; some may be missing."""
         firsts, ends, end = self._firsts, self._ends, first + count
         lo, hi = bisect_right(ends, first), bisect_left(firsts, end)  # the runs that these overlap
         if lo >= hi:
@@ -157,7 +157,7 @@ class Held:
         ends[lo:hi] = array("Q", [each for _, each in left])
 
     def runs(self, after: int = 0, most: int = 1 << 62) -> list[tuple[int, int]]:
-        """The first `most` runs that have a sequence from `after` on, as (first, count), ascending."""
+        """The first `most` runs that contain a sequence of `after` or more, as (first, count), ascending."""
         at = bisect_right(self._ends, after)
         stop = min(len(self._firsts), at + most)
         return [(first, end - first) for first, end in zip(self._firsts[at:stop], self._ends[at:stop], strict=True)]

@@ -1,19 +1,19 @@
-"""Policies: what queues and topics get by their names, where nobody says otherwise (docs/adr/0052-policies-when-made.md).
+"""Policies: default attributes for queues and topics, by their names (docs/adr/0052-policies-when-made.md).
 
-Life of a policy: an operator makes it for a pattern of names; it is a record of the log, so every primary has it. When a queue or
-an exchange is made, by a request, by use, or for a subscription, the policy that fits its name best is asked, and what it says
-stands in the definition from then on. A policy that is changed or deleted changes nothing that is there.
+Life of a policy: an operator creates it for a pattern of names. It is a record of the log, so every primary has it. When a queue
+or an exchange is created, by a request, by use, or for a subscription, the policy that matches its name best adds its attributes
+to the definition. When a policy is changed or deleted, existing queues and exchanges do not change.
 
-One policy counts for a name: the one whose beginning without `*`, `?` and `[...]` is the longest; of these the longest pattern;
-of these the first by its text. Policies are not added up. Whatever the request says itself goes before the policy, argument by
-argument; the policy goes before the broker's options.
+Only one policy applies to a name: the one with the longest beginning before a `*`, `?` or `[...]`. If several are equal, the
+longest pattern applies, then the first one in alphabetical order. Policies are not combined. Each attribute and argument of the
+request takes precedence over the policy, and the policy takes precedence over the broker's options.
 
-Invariants: a member applies definitions and asks no policy, so that what a queue is depends on no order of records; queues of
-subscriptions, and dynamic nodes, get of a policy only what any queue may have (`for_any`), and never become another kind of
-queue by it.
+Invariants: only the primary uses policies, before it proposes a definition. Members apply the definition without them, so the
+result does not depend on the order of records. Queues of subscriptions and dynamic nodes get only those arguments of a policy
+that any queue may have (`broker.core.planning.FOR_ANY`). So a policy never makes them another kind of queue.
 
-Source: qpidd's docs/amqp-1.0.txt for `QueuePolicy` and `TopicPolicy`, by whose patterns nodes are made on demand; patterns are
-those of `--queue-patterns`.
+Source: `QueuePolicy` and `TopicPolicy` in qpidd's docs/amqp-1.0.txt, which create nodes on demand by patterns. The syntax of
+patterns is that of `--queue-patterns`.
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ from broker.core.commands import PolicyAdd
 from broker.core.dynamic import WILD, matches
 
 KINDS: Final = {"QueuePolicy": "queue", "TopicPolicy": "topic"}
-"""Type of management -> kind of a policy."""
+"""Type in management requests -> kind of a policy."""
 POLICY_OF: Final = {"queue": "queue", "exchange": "topic"}
-"""Type of a node -> kind of the policies for such nodes."""
+"""Type of a node -> kind of its policies."""
 AS_IS: Final = "asIs"
-"""The attribute of a request that wants nothing but what it says: a queue that is moved stays what it is."""
+"""The attribute of a request to which no policy applies: a queue that is moved keeps its attributes."""
 
 
 def best(policies: Iterable[PolicyAdd], kind: str, name: str) -> PolicyAdd | None:
-    """The policy of this kind that counts for a name."""
+    """The policy of this kind that applies to a name; None if no pattern matches."""
     found = [each for each in policies if each.kind == kind and matches((each.pattern,), name)]
     return min(found, key=order_of, default=None)
 
 
 def order_of(policy: PolicyAdd) -> tuple[int, int, str]:
-    """Policies sort by it: the first one that fits a name counts for it."""
+    """The sort key of policies: of those that match a name, the first one applies."""
     pattern = policy.pattern
     wild = next((at for at, letter in enumerate(pattern) if letter in WILD), len(pattern))
     return -wild, -len(pattern), pattern
 
 
 def merged(policy: PolicyAdd, asked: Mapping[str, Any], only: Collection[str] | None = None) -> dict[str, Any]:
-    """What a node is to be that was asked for with these attributes. An attribute that is none, false or "" was not asked for.
+    """The attributes of a new node: those of the request (`asked`), completed by the policy. An attribute that is None, False or
+    "" was not requested.
 
-    `only`: of the policy these arguments count, and the alternate exchange, and nothing else.
+    `only`: the policy gives only these arguments and the alternate exchange.
     """
     theirs = dict(policy.attributes)
     given = asked.get("arguments")
@@ -60,5 +61,5 @@ def merged(policy: PolicyAdd, asked: Mapping[str, Any], only: Collection[str] | 
         theirs.pop("replicate", None)
     wanted = {name: value for name, value in asked.items() if value not in (None, False, "") or name not in theirs}
     if given is not None and not isinstance(given, dict):
-        return theirs | wanted  # whoever looks at it refuses it
+        return theirs | wanted  # the arguments are invalid: the check of the request refuses them
     return theirs | wanted | {"arguments": arguments | own}
