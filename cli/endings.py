@@ -23,11 +23,11 @@ Result = TypeVar("Result")
 
 
 class Refused(Exception):
-    """What was asked for is not so, or was not done. The text is the line to print."""
+    """The request was refused, or a check failed. The text is the line to print."""
 
 
 class Unreachable(Exception):
-    """No broker serves us. The text is the line to print."""
+    """No broker serves this client. The text is the line to print."""
 
 
 def run(work: Callable[[Any], Coroutine[Any, Any, Result]]) -> Result:
@@ -94,5 +94,5 @@ def _client_error(name: str, error: Exception) -> int:
 
 
 def _say(name: str, text: str) -> None:
-    """One line on stderr, whatever the text holds."""
+    """Print one line on stderr, even if the text has several."""
     click.echo(f"{name}: {' '.join(text.split())}", err=True)

@@ -56,7 +56,7 @@ CONNECTION = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whom to talk to, and how; times in seconds."""
+    """The broker to connect to, and how; times are in seconds."""
 
     url: Url
     timeout_s: float
@@ -65,7 +65,7 @@ class Target:
     tls: TlsFiles = NO_TLS
 
     def credentials(self) -> Credentials | None:
-        """What an address over TLS needs. SettingsError when a file is not what it should be."""
+        """The credentials for an address over TLS. SettingsError if a file is invalid."""
         return _credentials(self.tls) if any(address.transport == urls.SSL for address in self.url.addresses) else None
 
     async def connect(self, reactor: Any) -> ManagementClient:
@@ -94,7 +94,7 @@ class Target:
         )
 
     def at(self, *addresses: Address) -> Target:
-        """As an administrator at other addresses."""
+        """The same target as an administrator, at other addresses."""
         return replace(self, url=replace(self.url, addresses=addresses), admin=True)
 
     def each(self) -> list[Target]:
@@ -110,8 +110,9 @@ def _credentials(files: TlsFiles) -> Credentials:
 
 
 def target(command_line: dict[str, Any], *, admin: bool, name: str = "broker") -> Target:
-    """Take the connection options out of a command's arguments. SettingsError when one cannot be. `name`: by which the command
-    knows the option that has the URL."""
+    """Take the connection options out of a command's arguments. SettingsError if one is invalid. `name`: the name of
+    the option with the URL.
+    """
     import os
 
     given = {name: command_line.pop(name, None) for name in (*(option.field for option in CONNECTION), "config")}

@@ -76,8 +76,8 @@ class Witness(Backup):
     def match_index(self) -> int:
         """The index up to which it attests the log of this epoch's primary.
 
-        While it is blank, it may have attested more before its disk was lost, so it first waits for what the primary
-        reports as committed.
+        While it is blank, it may have attested more before its disk was lost. So it must first attest everything that
+        the primary reports as committed.
         """
         attested = self._of_this_epoch
         if attested is None or (self._member.blank and self.told_commit >= attested.members_index):

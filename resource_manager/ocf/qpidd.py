@@ -410,7 +410,9 @@ def _words(name: str, text: str) -> list[str]:
 
 
 def _run(command: list[str], timeout_s: float) -> tuple[bool, str]:
-    """Run a command. Returns whether it succeeded in time, and its output; after a failure, the last line on stderr."""
+    """Run a command. Returns whether it succeeded in time, and its output; after a failure, its last line of errors or
+    output.
+    """
     try:
         ran = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
