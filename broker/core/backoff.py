@@ -1,12 +1,13 @@
-"""How long a login waits, by how many have failed before it: from the same host, or as the same user.
+"""The delay of a login, by the number of earlier failures from the same host or of the same user.
 
-Life of an entry: a failed login is `failed`, for its host and for the user that it named; after the first few each further one
-doubles what the next login waits (`delay_s`), up to `limits.LOGIN_DELAY_S`; when none has failed for `limits.LOGIN_FORGET_S`, the
-entry counts no more. A login is put off and never refused for the sake of others: who guesses a user's password, or shares a host
-with a client that has a wrong one, makes the user wait for a moment and does not lock it out.
+Life of an entry: a failed login is counted (`failed`) for its host and for the user that it named. After the first few failures,
+each further one doubles the delay of the next login (`delay_s`), up to `limits.LOGIN_DELAY_S`. After `limits.LOGIN_FORGET_S`
+without a failure, the entry no longer counts. Failures of others only delay a login and never cause a refusal. So somebody who
+guesses a user's password, or a client with a wrong password on the same host, makes the user wait for a moment, but cannot lock
+it out.
 
-Invariants: a success takes nothing back, so that a guesser with a login of its own gains nothing by it; there are never more than
-`limits.LOGIN_ENTRIES` entries, and the oldest go first.
+Invariants: a success does not reduce the count, so somebody who guesses gains nothing from a valid login of their own; there are
+never more than `limits.LOGIN_ENTRIES` entries, and the oldest are removed first.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from broker.core import limits
 
 _FREE = 3
-"""Failures that cost nothing."""
+"""Failures without a delay."""
 _FIRST_S = 0.1
 
 
@@ -24,17 +25,17 @@ class Backoff:
     def __init__(self, max_entries: int = limits.LOGIN_ENTRIES) -> None:
         self._max_entries = max_entries
         self._entries: dict[tuple[str, str], tuple[int, float]] = {}
-        """What ("host" or "user"), which -> failures, and when the last one was. The oldest stand first."""
+        """("host" or "user", its name) -> number of failures, and the time of the last one. The oldest are first."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def delay_s(self, host: str, user: str, now_s: float) -> float:
-        """How long a login from `host` as `user` is put off."""
+        """The delay of a login from `host` as `user`."""
         return max(self._delay_s(("host", host), now_s), self._delay_s(("user", user), now_s))
 
     def failed(self, host: str, user: str, now_s: float) -> None:
-        """A login from `host` as `user` ("": it named nobody) has failed."""
+        """Count a failed login from `host` as `user` ("" if it named no user)."""
         for key in (("host", host), ("user", user)):
             if key[1]:
                 count = self._count(key, now_s)

@@ -1,13 +1,14 @@
 """The SASL mechanisms that take a token instead of a password: OAUTHBEARER, XOAUTH2, and PLAIN with a token as its password.
 
-Life of an exchange: the client says all in its first message; the token's signature is looked at elsewhere (`sasl.Wait`), and its
-claims afterwards; the client is whom the token names, for as long as the token counts. A name that the client says beside it has
-to be that one, or empty.
+Life of an exchange: the client sends everything in its first message. The token's signature is verified in a thread
+(`sasl.Wait`), and its claims afterwards. The client is the token's user until the token expires. If the client also sends a name,
+it must be the same one.
 
-A token that does not count ends the exchange at once. RFC 7628 has the server say why in a challenge first, which the client
-answers with nothing: AMQP's outcome tells a client as much, and a client that never answers would not be counted as a failure.
+A token that is not accepted ends the exchange at once. In RFC 7628 the server first sends the reason in a challenge, which the
+client answers with one byte. AMQP's outcome tells a client as much, and a client that never answers would not be counted as a
+failure.
 
-Invariants: bytes of any kind give a step and no error; no reason has anything of a token in it but the name in one that counts.
+Invariants: any bytes give a step and never an exception; a reason contains nothing of a token, except the name in a valid one.
 
 Source: RFC 7628 (OAUTHBEARER); XOAUTH2 is Google's older form of the same, without the header of RFC 5801.
 """
@@ -29,28 +30,29 @@ _SCHEME = "bearer "
 
 
 CBS, CBS_NODE = "CBS", "$cbs"
-"""What the login is called of who shows a token after its Open (AMQP Claims-based Security), and where it does."""
+"""The mechanism's name for clients that send a token after their Open (AMQP Claims-based Security), and the node that they send
+it to."""
 
 
 class Later:
-    """ANONYMOUS where the client is to show its token after its Open."""
+    """ANONYMOUS for a client that must send its token after its Open."""
 
     def step(self, response: bytes) -> sasl.Step:
-        """Let it in, as nobody."""
+        """Grant the login without a user."""
         return sasl.Grant(sasl.NOBODY, CBS)
 
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """Where tokens of one connection are looked at: by `tokens`; users belong to `realm` where they say no other; a login waits
-    for `delay_s` seconds."""
+    """Verifies the tokens of one connection with `tokens`. Users without a realm belong to `realm`. A login is delayed by
+    `delay_s` seconds."""
 
     tokens: Tokens
     realm: str
     delay_s: Callable[[], float]
 
     def look(self, mechanism: str, name: str, token: str) -> sasl.Step:
-        """The step that finds out who the client is that shows this token, and says it is `name` ("": it says nothing)."""
+        """The step that verifies this token. `name` is the name that the client gave ("" if it gave none)."""
         try:
             work = self.tokens.looked_at(token)
         except BadToken as error:
@@ -69,14 +71,14 @@ class Desk:
 
 
 class Oauth:
-    """OAUTHBEARER or XOAUTH2, as `mechanism` says."""
+    """OAUTHBEARER or XOAUTH2: see `mechanism`."""
 
     def __init__(self, mechanism: str, desk: Desk) -> None:
         self._mechanism = mechanism
         self._desk = desk
 
     def step(self, response: bytes) -> sasl.Step:
-        """The one message."""
+        """Take the only message."""
         try:
             name, token = _read(self._mechanism, response.decode())
         except ValueError:

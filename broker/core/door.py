@@ -61,7 +61,8 @@ _TRANSFER8, _TRANSFER32 = 0x005314C0, 0x005314D0
 _FLOW8, _DISPOSITION8 = 0x005313C0, 0x005315C0
 """A consumer that settles message by message sends both for every message: `weigh` would pass short ones as they are."""
 _LIST, _LIST8, _LIST32 = 11, 13, 16
-"""Where a transfer's list of fields begins in its frame, and where that is what its size, of one byte or four, counts from."""
+"""Offsets in a transfer's frame: where its list of fields begins, and where the counted bytes begin, with a size of one byte or
+of four."""
 _BUNDLE = bundles.FORMAT
 _SMALL = 0x0053
 """How a performative begins whose code takes one byte."""
@@ -71,7 +72,7 @@ _MAY_COME_EARLY = frozenset((BEGIN, ATTACH, FLOW, DETACH, END, CLOSE))
 
 
 class _At(Enum):
-    """How far a connection has come."""
+    """The phase of a connection."""
 
     START = auto()
     SASL = auto()
@@ -88,8 +89,8 @@ _HEADERS = frozenset((_At.START, _At.HEADER))
 
 
 class Door:
-    """See the module. `max_frame_bytes`: what this side's Open announces, 0 for any size. `sasl_frame_bytes`: the largest
-    frame of a login by what is offered."""
+    """See the module. `max_frame_bytes`: the limit in this side's Open, 0 for none. `sasl_frame_bytes`: the largest frame of the
+    SASL layer."""
 
     def __init__(
         self, max_frame_bytes: int, offer: sasl.Offer = sasl.OFFERED, sasl_frame_bytes: int = limits.SASL_FRAME_BYTES
@@ -97,21 +98,21 @@ class Door:
         self.max_frame_bytes = max_frame_bytes
         self._sasl_frame_bytes = sasl_frame_bytes
         self.output = bytearray()
-        """What is to be written before anything of proton's; who writes it takes it away."""
+        """Bytes to send before proton's output. The code that sends them empties it."""
         self.refusal: Refusal | None = None
         self.more = False
-        """Whether `take` has stopped at an Open, with bytes behind it."""
+        """Whether `take` has stopped after an Open, and bytes follow it."""
         self.allowance = _ANY_SIZE
-        """How many begins, attaches, detaches and ends may go through at once."""
+        """How many begins, attaches, detaches and ends one `take` may pass."""
         self.enough = False
-        """Whether `take` has stopped because that was all, with bytes behind it: those are taken with b""."""
+        """Whether `take` has stopped because the allowance was used up, and bytes follow: take them with b""."""
         self._left = 0
-        """What is left of the allowance."""
+        """The rest of the allowance."""
         self.login = sasl.Exchange(offer)
         self._at = _At.START
         self._held = b""
         self._through = 0
-        """Bytes of a transfer that are to come and go through."""
+        """Bytes of a transfer that have not arrived yet and will pass."""
         self._early_bytes = 0
         self._spoke = False
         self._attached: dict[int, dict[int, int]] = {}
@@ -120,18 +121,18 @@ class Door:
         self._looks = False
         """Whether the client may be one that sends bundles."""
         self._bundles: dict[int, dict[int, int]] = {}
-        """Channel -> handle of a link -> the number of the last delivery on it that is a bundle."""
+        """Channel -> handle of a link -> the number of the last delivery on the link that is a bundle."""
         self._altered: bytearray | None = None
-        """What is being looked at, as it goes through, when that is not as it came."""
+        """A copy of the bytes in `take` with bundles marked, if there are any."""
 
     @property
     def granted(self) -> sasl.Grant | None:
-        """Who the client is, once the SASL layer has said so."""
+        """The login of the client, once the SASL layer has granted it."""
         return self.login.granted
 
     @property
     def speaks_amqp(self) -> bool:
-        """Whether the client's AMQP header has gone through, so that it can be told something."""
+        """Whether the client's AMQP header has passed, so that an answer can be sent to it."""
         return self._spoke
 
     @property
@@ -140,17 +141,17 @@ class Door:
         return self._left != self.allowance
 
     def admit(self) -> None:
-        """This side's Open goes out."""
+        """This side sends its Open."""
         if self._at is _At.EARLY:
             self._at = _At.ADMITTED
 
     def leave(self) -> None:
-        """This side's Close goes out."""
+        """This side sends its Close."""
         if self._at in (_At.OPEN, _At.EARLY, _At.ADMITTED):
             self._at = _At.LEAVING
 
     def take(self, data: bytes) -> bytes:
-        """What may go through of what has come; of b"", what was left when there was `more`. Then look at `refusal`."""
+        """Check received bytes. Returns those that pass. After `more` or `enough`, take b"" for the rest. Then see `refusal`."""
         self.more = self.enough = False
         self._left = self.allowance
         if self._held:
@@ -165,7 +166,7 @@ class Door:
         return bytes(memoryview(altered)[: len(passed)])
 
     def resume(self, result: bytes) -> None:
-        """What the login has waited for is done. Afterwards as after `take`: there may be `more`."""
+        """Continue the login with the result of its work. There may be `more`, as after `take`."""
         if self._at is _At.WAITING:
             self._at = _At.SASL
             try:
@@ -177,13 +178,13 @@ class Door:
             self.more = bool(self._held)
 
     def give_up_login(self, reason: str) -> None:
-        """What the login waits for will not be done: the client may try again later."""
+        """The work that the login waits for will not be done: the client may try again later."""
         self.output += sasl.frame(sasl.OUTCOME, b"\x50" + bytes((sasl.SYS_TEMP,)))
         self.refuse(Refusal(LIMIT_EXCEEDED, reason))
 
     def refuse(self, refusal: Refusal) -> None:
-        """Let nothing more through."""
-        self.refusal = Refusal(refusal.name, refusal.text)  # one that was raised has all who called in its traceback
+        """Pass no more bytes."""
+        self.refusal = Refusal(refusal.name, refusal.text)  # a copy without a traceback, which would keep its callers alive
         self._at = _At.ENDED
 
     # ---- until the Open is admitted, and after a Close: one header or frame after the other
@@ -219,13 +220,13 @@ class Door:
         return b"".join(passed)
 
     def _header(self, data: bytes, position: int) -> tuple[int, bool]:
-        """Where the protocol header (part 2.2) at `position` ends, -1 while it is not whole, and whether it goes through."""
+        """The end of the protocol header (part 2.2) at `position`, -1 if it is not complete; and whether it passes."""
         found = data[position : position + len(HEADER)]
         stop = position + len(found) if len(found) == len(HEADER) else -1
         if HEADER.startswith(found):
             if stop > 0:
                 if self._at is _At.START and not self.login.admits_strangers:
-                    self.output += sasl.HEADER  # the layer that has to come first (part 5.3.2)
+                    self.output += sasl.HEADER  # the required layer (part 5.3.2)
                     raise Refusal(sasl.UNAUTHORIZED, "a login is required: start with the SASL layer before AMQP")
                 self._at, self._spoke = _At.OPEN, True
             return stop, stop > 0
@@ -243,7 +244,7 @@ class Door:
         output.clear()
 
     def _small_frame(self, data: bytes, position: int) -> tuple[int, bool]:
-        """Where the frame at `position` ends, -1 while it is not whole, and whether it goes through."""
+        """The end of the frame at `position`, -1 if it is not complete; and whether it passes."""
         at = self._at
         max_bytes = self._sasl_frame_bytes if at is _At.SASL else limits.EARLY_FRAME_BYTES
         if at is _At.LEAVING:
@@ -281,7 +282,7 @@ class Door:
             self._at = _At.WAITING
 
     def _early(self, code: int, data: bytes, position: int, fields: int, stop: int) -> None:
-        """A frame ahead of this side's Open."""
+        """Check a frame before this side's Open."""
         if self._at is _At.OPEN:
             if code != OPEN:
                 raise Refusal(NOT_ALLOWED, f"the first frame is {_named(code)}, and must be an open")

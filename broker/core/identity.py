@@ -1,10 +1,10 @@
-"""What a socket tells of who is at its other end, before a byte of AMQP has come.
+"""What is known about the peer of a socket before the first byte of AMQP.
 
-A `Socket` is made for each connection when its transport is ready: at once when it is in the clear, after the handshake of TLS
-when it is not. It never changes.
+A `Socket` is made for each connection when its transport is ready: without TLS at once, with TLS after the handshake. It never
+changes.
 
-Invariant: a `Certificate` is one that was verified against the broker's own list of authorities. One that was not is never shown
-to anybody: the handshake fails.
+Invariant: a `Certificate` was verified against the broker's own list of authorities. If the verification fails, the handshake
+fails, and there is no `Certificate`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a peer's verified certificate says (RFC 5280).
+    """The content of a peer's verified certificate (RFC 5280).
 
-    `subject` is its distinguished name as RFC 4514 text, `common_name` the most specific CN in it, or "". The rest are the
-    subject's alternative names as they stand there: `dns_names`, `addresses` (IP, in their usual text), `uris` and `emails`.
-    `serves` tells whether it is good for a server: it has no list of extended purposes, or one with serverAuth.
+    `subject` is its distinguished name as RFC 4514 text, `common_name` the most specific CN in it, or "". The others are the
+    subject's alternative names, unchanged: `dns_names`, `addresses` (IP, in their usual text), `uris` and `emails`. `serves`:
+    whether it is valid for a server: it has no list of extended purposes, or one with serverAuth.
     """
 
     subject: str
@@ -32,9 +32,8 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Socket:
-    """The other end of a connection: its `address` as text, `host:port`, whether what goes over it is `encrypted`, and the
-    `certificate` that the peer has shown, if it has. `own`: the other end is of this process, too, and nobody else can
-    speak over it."""
+    """The peer of a connection: its `address` as text, `host:port`, whether the connection is `encrypted`, and the peer's
+    `certificate`, if it sent one. `own`: the peer is this same process, and nobody else can use the connection."""
 
     address: str
     encrypted: bool = False
@@ -43,5 +42,5 @@ class Socket:
 
     @property
     def host(self) -> str:
-        """Where it comes from, without the port."""
+        """The address without the port."""
         return self.address.rpartition(":")[0]

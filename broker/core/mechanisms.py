@@ -1,17 +1,17 @@
-"""The SASL mechanisms that look at who a client is: PLAIN, SCRAM and EXTERNAL, and PLAIN taken at its word.
+"""The SASL mechanisms PLAIN, SCRAM and EXTERNAL, and PLAIN without a check.
 
-Life of a PLAIN exchange (RFC 4616): the client sends name and password; the password's key is derived, which takes milliseconds
-and is done elsewhere (`sasl.Wait`); the key is compared with the user's. Life of a SCRAM exchange (RFC 5802): the client sends
-its name and a nonce; the server answers with salt, iterations and a nonce of its own; the client proves that it has the key,
-which costs the server microseconds; the server proves that it knows the user's, and the client says that it has seen that.
+Life of a PLAIN exchange (RFC 4616): the client sends name and password; the password's key is derived in a thread, which takes
+milliseconds (`sasl.Wait`); the key is compared with the user's. Life of a SCRAM exchange (RFC 5802): the client sends its name
+and a nonce; the server answers with salt, iterations and its own nonce; the client proves that it has the key, which costs the
+server microseconds; the server proves that it knows the user's keys, and the client confirms this.
 
-EXTERNAL (RFC 4422, appendix A) asks nothing: TLS has verified the client's certificate, and a name in it is the user.
+EXTERNAL (RFC 4422, appendix A) sends no challenge: TLS has verified the client's certificate, and a name in it is the user.
 
-The server's last message goes as a challenge, which the client answers with nothing, and not with the outcome: clients on
-Cyrus SASL (Proton C among them) read nothing beside an outcome, and would not see whether the server is the right one.
+The server's last SCRAM message is a challenge, which the client answers with an empty response. It is not sent with the outcome,
+because clients with Cyrus SASL (for example Proton C) do not read additional data of an outcome, and would not check the server.
 
-Invariants: bytes of any kind give a step and no error; a user who is not there takes the steps, and costs the work, of one whose
-password was wrong, and gets the same answer; a reason names a user at most as the file could, and never a password or a key.
+Invariants: any bytes give a step and never an exception; an unknown user causes the same steps, work and answer as a user with a
+wrong password; a reason contains at most a name that could be in the file, and never a password or a key.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ _WRONG = "name or password is wrong"
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Whom mechanisms know: the `users`, the `realm` that completes their names, and how long a user's login is put off."""
+    """What mechanisms need: the `users`, the `realm` that is appended to their names, and the delay of a user's login."""
 
     users: Users
     realm: str
     delay_s: Callable[[str], float]
 
     def granted(self, name: str, mechanism: str) -> sasl.Grant:
-        """The user has shown who it is."""
+        """The login of a user who has proved their name."""
         return sasl.Grant(qualified(name, self.realm), mechanism, authenticated=True)
 
     def name_of(self, text: str) -> str:
-        """The user's name in the file: a client may write the realm behind it. BadPassword when it cannot be one."""
+        """The user's name in the file: a client may append the realm. BadPassword when it is not allowed."""
         return name_of(text.removesuffix(f"@{self.realm}"))
 
 
 def qualified(name: str, realm: str) -> str:
-    """A user as access control knows it: with the realm that it belongs to."""
+    """The name of a user for access control: with its realm."""
     return f"{name}@{realm}" if realm and not name.endswith(f"@{realm}") else name
 
 
@@ -67,13 +67,13 @@ def _plain(response: bytes) -> tuple[str, str]:
 
 
 class TakenAtItsWord:
-    """PLAIN where nobody has to show who it is, as qpidd takes it with `--auth no`: the name counts, the password does not."""
+    """PLAIN if no login is required, as in qpidd with `--auth no`: it takes the name, and does not verify the password."""
 
     def __init__(self, realm: str) -> None:
         self._realm = realm
 
     def step(self, response: bytes) -> sasl.Step:
-        """Let it in under that name."""
+        """Grant the login with this name."""
         try:
             name = name_of(_plain(response)[0].removesuffix(f"@{self._realm}"))
         except BadPassword as error:
@@ -82,14 +82,14 @@ class TakenAtItsWord:
 
 
 class Plain:
-    """PLAIN against keys; a password that has the shape of a token is looked at as one where there is a `desk` for them."""
+    """PLAIN with a check of the password. If there is a `desk`, a password in the form of a token is verified as a token."""
 
     def __init__(self, register: Register | None, desk: Desk | None = None) -> None:
         self._register = register
         self._desk = desk
 
     def step(self, response: bytes) -> sasl.Step:
-        """Look at name and password, elsewhere."""
+        """Verify name and password in a thread."""
         register = self._register
         try:
             name, password = _plain(response)
@@ -117,7 +117,7 @@ def _stored_key(mechanism: str, password: str, keys: Keys) -> bytes:
 
 
 class _LookUp:
-    """What a SCRAM server asks for a user's keys. It remembers the `name`, "" until then."""
+    """Gives a SCRAM server the keys of a user. It remembers the `name`, which is "" before."""
 
     def __init__(self, mechanism: str, register: Register) -> None:
         self.name = ""
@@ -131,9 +131,9 @@ class _LookUp:
 
 
 class Scram:
-    """SCRAM with the hash function that `mechanism` names. `nonce` is this exchange's own, and cannot be guessed.
+    """SCRAM with the hash function of `mechanism`. `nonce` is used only in this exchange, and cannot be guessed.
 
-    Nothing in it refers to itself: a flood of logins that are not gone on with would be left to the garbage collector.
+    The object has no reference cycle: otherwise a flood of unfinished logins would leave work for the garbage collector.
     """
 
     def __init__(self, mechanism: str, register: Register, nonce: str) -> None:
@@ -144,7 +144,7 @@ class Scram:
         self._next: Callable[[Scram, str], sasl.Step] = Scram._first
 
     def step(self, response: bytes) -> sasl.Step:
-        """One message."""
+        """Take one message."""
         try:
             return self._next(self, response.decode())
         except (ScramException, UnicodeDecodeError):
@@ -169,15 +169,15 @@ class Scram:
 
 
 REALM = "QPID"
-"""That of users where nobody has named another one, as in qpidd."""
+"""The default realm, as in qpidd."""
 NAMES_IN_CERTIFICATES = ("cn", "dns", "email", "uri", "subject")
-"""Where a user's name may stand in a certificate."""
+"""The fields of a certificate that may contain the user's name."""
 
 
 def user_of(certificate: Certificate, where: str, realm: str) -> str:
-    """The user whose certificate this is. BadPassword when it names none, or several.
+    """The user of this certificate. BadPassword when it names no user, or several.
 
-    Common names and names of hosts are users of the realm. The others name somebody everywhere, and stand as they are.
+    Common names and host names get the realm. The other names are unique everywhere, and are not changed.
     """
     found = {
         "cn": (certificate.common_name,),
@@ -197,7 +197,7 @@ def user_of(certificate: Certificate, where: str, realm: str) -> str:
 
 
 class External:
-    """EXTERNAL, by the certificate that the client has shown. `where`: one of `NAMES_IN_CERTIFICATES`."""
+    """EXTERNAL, by the client's certificate. `where`: one of `NAMES_IN_CERTIFICATES`."""
 
     def __init__(self, certificate: Certificate, where: str, realm: str) -> None:
         self._certificate = certificate
@@ -205,7 +205,7 @@ class External:
         self._realm = realm
 
     def step(self, response: bytes) -> sasl.Step:
-        """Let it in as whom the certificate names; whom it asks to act for can be nobody else."""
+        """Grant the login as the certificate's user. A request to act for another user is denied."""
         try:
             user = user_of(self._certificate, self._where, self._realm)
         except BadPassword as error:
@@ -216,4 +216,4 @@ class External:
 
 
 LOOKED_AT = (sasl.EXTERNAL, *HASHES, OAUTHBEARER, XOAUTH2, sasl.PLAIN)
-"""The mechanisms by which a client can show who it is, the best first."""
+"""The mechanisms by which a client can prove who it is, the best first."""

@@ -1,15 +1,15 @@
-"""The SASL layer of a server (AMQP 1.0 part 5.3): which mechanisms are offered, and what a client answers.
+"""The SASL layer of a server (AMQP 1.0 part 5.3): the offered mechanisms, and the exchange with a client.
 
-Life of an exchange: the server names its mechanisms; the client picks one in its init; the mechanism takes a step with each
-response and says whether it asks once more, knows who the client is, or turns it away; the outcome ends the layer.
+Life of an exchange: the server sends its mechanisms; the client chooses one in its init; the mechanism does a step for each
+response, which is a challenge, or grants or denies the login; the outcome ends the layer.
 
-A mechanism is an object that lives for one exchange and has one method (`Mechanism`); an `Offer` says what makes it. The
-mechanisms that look at passwords are in `mechanisms.py`. What is not offered is refused with the outcome `auth`, and never looked
-into. A step that takes long, or is not to be taken at once, is a `Wait`: the exchange is paused, whoever drives it does the work
-elsewhere, and goes on with `resume`.
+A mechanism is an object for one exchange, with one method (`Mechanism`); an `Offer` contains the functions that make it. The
+mechanisms that verify passwords are in `mechanisms.py`. A mechanism that is not offered is refused with the outcome `auth`, and
+its response is not read. A step that takes long, or must be delayed, is a `Wait`: the exchange is paused, the caller does the
+work in a thread, and continues with `resume`.
 
-Invariants: a client gets one outcome; nothing that it sends is repeated in a text, but for the name of a mechanism that could be
-one; a response that nobody asked for ends the exchange; nothing is taken while the exchange is paused.
+Invariants: a client gets one outcome; texts never repeat what it has sent, except a well-formed name of a mechanism; an
+unexpected response ends the exchange; no frame is taken while the exchange is paused.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from broker.core.performatives import DECODE_ERROR, NOT_ALLOWED, Refusal, code_o
 HEADER = b"AMQP\x03\x01\x00\x00"
 MECHANISMS, INIT, CHALLENGE, RESPONSE, OUTCOME = range(0x40, 0x45)
 OK, AUTH, SYS_TEMP = 0, 1, 4
-"""Codes of an outcome (part 5.3.3.6): the client is let in, is not, or may try again later."""
+"""Codes of an outcome (part 5.3.3.6): the login is granted, is denied, or may be tried again later."""
 
 UNAUTHORIZED = "amqp:unauthorized-access"
 ANONYMOUS, PLAIN, EXTERNAL = "ANONYMOUS", "PLAIN", "EXTERNAL"
 NOBODY = "anonymous"
-"""The user of a client that has not said who it is."""
+"""The user of a client that has not logged in."""
 _NAME = re.compile(r"[A-Z0-9_-]{1,20}")
 _MAX_VALUES = 16
-"""Values in one frame of this layer: three fields, and what a peer may add to them."""
+"""Values in one frame of this layer: three fields, and additional ones of a peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The mechanism asks once more: `challenge` goes to the client, and its response comes to the next step."""
+    """The mechanism continues: `challenge` is sent to the client, and its response is passed to the next step."""
 
     challenge: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The client is `user`. `mechanism` says by which means that came out, `authenticated` whether it has been shown; `until_s`,
-    in seconds since 1970, until when that counts (None: as long as it stays)."""
+    """The client is `user`, by this `mechanism`. `authenticated`: whether the client has proved it. `until_s`: the end of this
+    login, in seconds since 1970 (None: the end of the connection)."""
 
     user: str
     mechanism: str
@@ -57,8 +57,8 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """The client has not shown who it is. `reason` is for the log, and has no secrets in it. `user`: whom it said it was, "" when
-    it said nothing that could be looked at."""
+    """The client has not proved who it is. `reason` is for the log and contains no secret. `user`: the name that the client gave,
+    "" if it gave none that could be read."""
 
     reason: str
     user: str = ""
@@ -66,8 +66,8 @@ class Deny:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The next step is not to be taken now: `delay_s` seconds pass, then `work` is done, which may take long and touches nothing
-    that anybody shares, and `then` makes the step of its result (b"" where there is no work)."""
+    """The next step comes later: after `delay_s` seconds, `work` is done, which may take long and uses no shared data. Then
+    `then` makes the step from its result (b"" if there is no work)."""
 
     then: Callable[[bytes], Step] = field(repr=False)
     work: Callable[[], bytes] | None = field(default=None, repr=False)
@@ -81,14 +81,14 @@ class Mechanism(Protocol):
     """One exchange by one mechanism."""
 
     def step(self, response: bytes) -> Step:
-        """Take the initial response (empty where there was none), or the response to what was asked."""
+        """Take the initial response (empty if there was none), or the response to the last challenge."""
 
 
 class Anonymous:
-    """Everybody is the same, and nobody is asked (RFC 4505). What the client says of itself is not kept."""
+    """ANONYMOUS (RFC 4505): every client is the same user. What the client sends about itself is ignored."""
 
     def step(self, response: bytes) -> Step:
-        """Let it in."""
+        """Grant the login."""
         return Grant(NOBODY, ANONYMOUS)
 
 
@@ -103,7 +103,7 @@ def frame(code: int, *fields: bytes) -> bytes:
 
 
 class Exchange:
-    """The layer of one connection. What is to be written is in `output`, whose reader empties it."""
+    """The layer of one connection. `output` has the bytes to send; the code that sends them empties it."""
 
     def __init__(self, offer: Offer) -> None:
         self._offer = offer
@@ -112,18 +112,18 @@ class Exchange:
         self.output += frame(MECHANISMS, values.symbols(offer))
         self.granted: Grant | None = None
         self.denied: Deny | None = None
-        """Why the client was turned away, if a mechanism has done that; who counts it takes it away."""
+        """The denial, if a mechanism has denied the login. The code that counts it sets it to None."""
         self.waits: Wait | None = None
-        """What is to be done before `resume`."""
+        """The work to be done before `resume`."""
 
     @property
     def admits_strangers(self) -> bool:
-        """Whether a client may come in without this layer, and without saying who it is."""
+        """Whether a client may begin with AMQP, without this layer and without a login."""
         return self._offer.get(ANONYMOUS) is Anonymous
 
     def take(self, body: bytes) -> None:
-        """The body of the client's next frame. Afterwards `granted` says whether the layer has ended, and `waits` whether it is
-        paused. Refusal ends it too."""
+        """Take the body of the client's next frame. Then `granted` tells whether the layer has ended, and `waits` whether it is
+        paused. A Refusal ends it too."""
         assert self.waits is None, "a frame was taken while the exchange was paused"
         code, position = code_of(body, 0, len(body))
         if code == INIT and self._mechanism is None:
@@ -141,7 +141,7 @@ class Exchange:
         self._follow(self._mechanism.step(response))
 
     def resume(self, result: bytes) -> None:
-        """What the exchange has waited for is done. Afterwards as after `take`."""
+        """Continue with the result of the work of `waits`. Then see `granted` and `waits`, as after `take`."""
         waits, self.waits = self.waits, None
         assert waits is not None, "an exchange that is not paused was resumed"
         self._follow(waits.then(result))
@@ -166,7 +166,7 @@ class Exchange:
         raise Refusal(UNAUTHORIZED, reason)
 
     def _init(self, encoded: bytes) -> tuple[str, bytes]:
-        """The mechanism that an init names, and its initial response."""
+        """The mechanism in an init, and the initial response."""
         fields = self._fields(encoded)
         if not fields or not isinstance(fields[0], str):
             raise Refusal(DECODE_ERROR, "a SASL init names no mechanism")

@@ -1,15 +1,15 @@
-"""The SASL layer of a client (AMQP 1.0 part 5.3): who to be towards a server, and how to show it.
+"""The SASL layer of a client (AMQP 1.0 part 5.3): it logs in to a server.
 
-Life of a layer: it says its header, and waits for the server's and for the mechanisms that the server has; it picks one and says
-its init; it answers challenges; the outcome ends the layer, and from then on what comes is AMQP. What takes long, the derivation
-of a key, is a `sasl.Wait` as on a server's side.
+Life of a layer: it sends its header, and waits for the header and the mechanisms of the server; it chooses a mechanism and sends
+its init; it answers challenges; the outcome ends the layer, and all later bytes are AMQP. The derivation of a key takes long, and
+is a `sasl.Wait`, as on the server's side.
 
-Which mechanism is picked: the one that the login names; else, for a user, SCRAM-SHA-512, SCRAM-SHA-256, or PLAIN on an encrypted
-connection; else ANONYMOUS. A password goes over a connection in the clear only if its login names PLAIN: otherwise whoever stands
-between could take SCRAM off the list and read it.
+The mechanism is the one that the login names. Otherwise it is SCRAM-SHA-512, SCRAM-SHA-256, or PLAIN on an encrypted connection
+for a user, and ANONYMOUS without a user. Without encryption, a password is sent only if the login names PLAIN: otherwise an
+attacker in between could remove SCRAM from the list and read the password.
 
-Invariants: bytes of any kind, cut in any way, give what goes on to AMQP, a wait or a refusal, and no error; no text has a
-password in it; after SCRAM a server is let through only if it has shown that it knows the user's key.
+Invariants: any bytes, divided in any way, give bytes of AMQP, a wait or a refusal, and never an exception; no text contains a
+password; after SCRAM, the client continues only if the server has proved that it knows the user's key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from broker.core.performatives import DECODE_ERROR, FRAMING_ERROR, NOT_ALLOWED, 
 from broker.core.users import HASHES
 
 MECHANISMS = (*HASHES, sasl.PLAIN, sasl.EXTERNAL, sasl.ANONYMOUS)
-"""What a client can be told to use."""
+"""The mechanisms that can be configured."""
 NO_AMQP = "the broker does not speak AMQP 1.0 with a SASL layer"
 _SIZE_BYTES = 4
 _HEAD_BYTES = 8
@@ -33,8 +33,8 @@ _HEAD_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who to be towards a server: `user` None is nobody; `mechanism` "" is the best that the server has. `encrypted`: whether the
-    connection hides what goes over it. `or_nobody`: whether to be nobody where the server has no better mechanism."""
+    """The login of a client: `user` None is no user; `mechanism` "" is the best one that the server has. `encrypted`: whether the
+    connection is encrypted. `or_nobody`: whether to use ANONYMOUS if the server has no better mechanism."""
 
     user: str | None = None
     password: str = field(default="", repr=False)
@@ -46,11 +46,11 @@ class Login:
 ANONYMOUS = Login()
 
 Step: TypeAlias = sasl.Ask | sasl.Wait
-"""What to answer, or what to do before that. A mechanism that cannot go on raises Refusal."""
+"""The next response, or the work before it. A mechanism that cannot continue raises Refusal."""
 
 
 class _Saying:
-    """A mechanism that says all of it at once."""
+    """A mechanism with a single message."""
 
     def __init__(self, said: bytes) -> None:
         self._said = said
@@ -64,11 +64,11 @@ class _Saying:
 
 
 class _Scram:
-    """SCRAM (RFC 5802). `nonce` is this exchange's own."""
+    """SCRAM (RFC 5802). `nonce` is used only in this exchange."""
 
     def __init__(self, mechanism: str, login: Login, nonce: str) -> None:
         self.satisfied = False
-        """Whether the server has shown that it knows the user."""
+        """Whether the server has proved that it knows the user."""
         self._client = ScramClient([mechanism], login.user or "", login.password, c_nonce=nonce)
         self._next: Callable[[str], Step] = self._salted
 
@@ -105,16 +105,16 @@ class _Scram:
 
 
 class ClientLayer:
-    """See the module. `nonce` cannot be guessed, and is never the same. What is to be written is in `output`, whose reader
+    """See the module. `nonce` cannot be guessed and is never used again. `output` has the bytes to send; the code that sends them
     empties it."""
 
     def __init__(self, login: Login, nonce: str) -> None:
         self.output = bytearray(sasl.HEADER)
         self.done = False
-        """Whether the layer is over, and AMQP may begin."""
+        """Whether the layer has ended and AMQP begins."""
         self.refusal: Refusal | None = None
         self.waits: sasl.Wait | None = None
-        """What is to be done before `resume`."""
+        """The work to be done before `resume`."""
         self._login = login
         self._nonce = nonce
         self._mechanism: _Saying | _Scram | None = None
@@ -122,14 +122,15 @@ class ClientLayer:
         self._held = b""
 
     def take(self, data: bytes) -> bytes:
-        """What of it is AMQP's; after the layer that is all. Then look at `done`, `waits` and `refusal`."""
+        """Take received bytes. Returns those of AMQP, which are all bytes after the layer. Then see `done`, `waits` and
+        `refusal`."""
         if self.done:
             return data
         self._held += data
         return self._go_on()
 
     def resume(self, result: bytes) -> bytes:
-        """What has been waited for is done. What is AMQP's of what has come meanwhile."""
+        """Continue with the result of the work of `waits`. Returns the bytes of AMQP that were received meanwhile."""
         waits, self.waits = self.waits, None
         if waits is not None and self.refusal is None:
             step = waits.then(result)
@@ -151,7 +152,7 @@ class ClientLayer:
         return rest
 
     def _one(self) -> bool:
-        """Take the next thing, if it is there whole. Refusal."""
+        """Take the next header or frame. Returns False if it is not complete. Refusal."""
         held = self._held
         if not self._began:
             found = held[:_HEAD_BYTES]

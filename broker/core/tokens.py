@@ -1,17 +1,17 @@
-"""Tokens by which a client shows who it is: JSON Web Tokens (RFC 7519) that somebody else has signed, and the keys to check them.
+"""Tokens with which clients log in: JSON Web Tokens (RFC 7519), signed by an identity provider, and the keys to verify them.
 
-Life of a token here: a mechanism hands it over; `Tokens.looked_at` reads its header, which nobody has vouched for yet, picks the
-keys that may have signed it, and gives the work of checking the signature, which is done elsewhere; what the signature covers
-comes back as bytes, and `Tokens.bearer` reads from its claims who the client is, and until when.
+Life of a token: a mechanism passes it to `Tokens.looked_at`, which reads its header (which is not verified yet), chooses the keys
+that may have signed it, and returns the work of verifying the signature. The caller does this work in a thread. The result is the
+signed content as bytes. From its claims `Tokens.bearer` reads the user and the end of validity.
 
-Keys are public ones, of a set in JSON (RFC 7517) or in PEM form (public keys or certificates); what is in a set for another
-purpose, or of a kind that is not known here, is left out (RFC 7517, part 5).
+Keys are public keys, from a set in JSON (RFC 7517) or in PEM form (public keys or certificates). Keys of a set for other
+purposes, or of unknown kinds, are ignored (RFC 7517, part 5).
 
-Invariants: any text is read, or refused with a reason that has nothing of the token in it; a token counts only if it is signed by
-one of `ALGORITHMS` with a key made for that algorithm, for the right issuer and audience, and within its time; one without an end
-never counts. No symmetric or private key is taken.
+Invariants: any text is read, or refused with a reason that contains nothing of the token; a token is accepted only if it is
+signed by one of `ALGORITHMS` with a key for that algorithm, has the right issuer and audience, and is within its time; a token
+without an expiry is never accepted; no symmetric or private key is accepted.
 
-Source: RFC 8725 (which tokens to take), RFC 7518, RFC 8037 and RFC 9864 (algorithms).
+Source: RFC 8725 (which tokens to accept), RFC 7518, RFC 8037 and RFC 9864 (algorithms).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from broker.core import limits
 from broker.core.users import BadPassword, name_of
 
 ALGORITHMS = {"RS256": "RS256", "PS256": "PS256", "ES256": "ES256", "EdDSA": "Ed25519", "Ed25519": "Ed25519"}
-"""What a header may say, and which algorithm that is."""
+"""Names of algorithms in a header -> the algorithm."""
 _KINDS = {("RSA", ""): ("RS256", "PS256"), ("EC", "P-256"): ("ES256",), ("OKP", "Ed25519"): ("Ed25519",)}
 """Kind and curve of a key -> its algorithms."""
 _MIN_RSA_BITS = 2048
 _TRIED = 4
-"""Keys that are tried for a token which does not name its key."""
+"""Maximum number of keys that are tried for a token that does not name its key."""
 _PART = re.compile(r"[A-Za-z0-9_-]*")
 _SHAPE = re.compile(r"eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*")
 """A header in JSON begins with `{"`, which is `eyJ` in base64."""
@@ -41,16 +41,16 @@ _PEM = re.compile(r"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
 
 
 class BadToken(ValueError):
-    """The token does not count. The text completes "the token ...", and has nothing of it."""
+    """The token is not accepted. The text completes "the token ...", and contains nothing of it."""
 
 
 class BadKeys(ValueError):
-    """These are no keys to look at tokens with. The text says why."""
+    """These keys cannot verify tokens. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A public key: its name ("" if it has none), the algorithms that it is for, and the key."""
+    """A public key: its name ("" if it has none), its allowed algorithms, and the key."""
 
     kid: str
     algorithms: tuple[str, ...]
@@ -78,7 +78,7 @@ def _from_json(text: str) -> list[Key]:
 
 
 def _from_jwk(number: int, said: Any) -> Key | None:
-    """One key of a set; None: it is for something else."""
+    """One key of a set; None if it is for another purpose."""
     if not isinstance(said, dict):
         raise BadKeys(f"key {number} is no JSON object")
     if said.get("kty") == "oct" or "d" in said or "k" in said:
@@ -108,7 +108,7 @@ def _made(what: str, kind: str, data: Any, algorithms: tuple[str, ...], kid: str
 
 
 def _weigh(what: str, data: Any) -> None:
-    """BadKeys when an RSA key is too small. joserfc would write a warning to stderr, and take it."""
+    """BadKeys when an RSA key is too small. joserfc would only write a warning to stderr."""
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     if isinstance(data, bytes):
@@ -161,7 +161,7 @@ def may_be_token(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """Whom a token names, and until when it counts, in seconds since 1970."""
+    """The user of a token, and the end of its validity, in seconds since 1970."""
 
     user: str
     until_s: float
@@ -169,8 +169,8 @@ class Bearer:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a token has to say: who has issued it, for whom, and in which claim the user stands. `leeway_s`: how far the clocks of
-    issuer and broker may be apart."""
+    """The required issuer and audience of a token, and the claim with the user. `leeway_s`: the allowed difference between the
+    clocks of issuer and broker."""
 
     issuer: str
     audience: str
@@ -179,7 +179,7 @@ class Rules:
 
 
 class Tokens:
-    """See the module. `wall` gives seconds since 1970; `key_is_missing` is told when a token names a key that is not there."""
+    """See the module. `wall` gives seconds since 1970. `key_is_missing` is called when a token names an unknown key."""
 
     def __init__(self, rules: Rules, wall: Callable[[], float]) -> None:
         self.keys: Sequence[Key] = ()
@@ -189,7 +189,8 @@ class Tokens:
         self.wall = wall
 
     def looked_at(self, token: str) -> Callable[[], bytes]:
-        """The work of looking at its signature: gives what is signed, b"" when the signature is wrong. BadToken."""
+        """The work of verifying a token's signature. It returns the signed content, or b"" if the signature is wrong.
+        BadToken."""
         from joserfc.jws import JWSRegistry
 
         parts = token.split(".")
@@ -217,7 +218,7 @@ class Tokens:
         return keys[:_TRIED]
 
     def bearer(self, payload: bytes) -> Bearer:
-        """Whom what was signed names. BadToken."""
+        """Read the user and the end from the signed content. BadToken."""
         rules, now_s = self._rules, self.wall()
         if not payload:
             raise BadToken("has a wrong signature")

@@ -1,11 +1,11 @@
-"""How many logins from one host are looked at, where some from there have failed: as many as succeed, and few that do not.
+"""A limit for logins from hosts with failed logins: it limits the failing ones, and does not slow down the successful ones.
 
-Life of a try: a login that was put off `enter`s, if its host has a try left; if it comes to something, the try is given back, and
-if not, it comes back with time. So a host behind which one of ten thousand clients has a wrong password keeps its pace, and one
-that guesses passwords has LOGIN_TRIES_A_S of them however many connections it has.
+Life of a try: a delayed login takes one of its host's tries (`enter`), if there is one. If the login succeeds, the try is given
+back; if not, the host gets it back with time. So if one of ten thousand clients behind a host has a wrong password, the host is
+not slowed down. But a host that guesses passwords has at most LOGIN_TRIES_A_S tries a second, however many connections it has.
 
-Invariants: a host has never more than LOGIN_TRIES_AT_ONCE tries; one of which nothing is known has all of them; there are never
-more than LOGIN_ENTRIES hosts with fewer, and those that have not tried for the longest are forgotten first.
+Invariants: a host has at most LOGIN_TRIES_AT_ONCE tries, and an unknown host has all of them; at most LOGIN_ENTRIES hosts with
+fewer tries are remembered, and those whose last try is the oldest are forgotten first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from broker.core import limits
 
 _SHORTEST_S = 0.001
-"""What is shorter may be no time at all to a clock."""
+"""A shorter time may be zero for a clock."""
 
 
 class Turnstile:
@@ -29,13 +29,13 @@ class Turnstile:
         self._per_s = per_s
         self._max_hosts = max_hosts
         self._hosts: dict[str, tuple[float, float]] = {}
-        """Host -> the tries that it had left, and when that was. Those that have tried last stand last."""
+        """Host -> the tries that it had left, and the time of this figure. The hosts with the latest tries are last."""
 
     def __len__(self) -> int:
         return len(self._hosts)
 
     def enter(self, host: str, now_s: float) -> float:
-        """Take a try, and return 0; or, when there is none, how long it takes until there is one."""
+        """Take a try and return 0; if there is none, return the time in seconds until there is one."""
         left = self._left(host, now_s)
         if left < 1:
             return max((1 - left) / self._per_s, _SHORTEST_S)
@@ -43,7 +43,7 @@ class Turnstile:
         return 0.0
 
     def give_back(self, host: str, now_s: float) -> None:
-        """A try has come to something."""
+        """Give back the try of a login that has succeeded."""
         self._has(host, self._left(host, now_s) + 1, now_s)
 
     def _left(self, host: str, now_s: float) -> float:

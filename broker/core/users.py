@@ -1,17 +1,17 @@
-"""Who may log in, and the keys by which that is seen: the users' file and what is looked up in it.
+"""The users who may log in, and their keys: the users' file and lookups in it.
 
-Life of a user: `qpid-passwd` derives keys from a password (`derive`), and writes them as a line of the file; a broker reads the
-file whole (`parse`), and looks keys up for each login (`Users.find`). A user who is not there has keys too, made from a secret of
-the process, so that such a login takes the steps of any other; nobody knows a password for them.
+Life of a user: `qpid-passwd` derives keys from a password (`derive`), and writes them as a line of the file. A broker reads the
+whole file (`parse`), and looks up the keys for each login (`Users.find`). An unknown user has keys too, made from a secret of the
+process, so such a login takes the same steps as any other. There is no password for these keys.
 
-A line of the file is a name and a verifier for each mechanism, between spaces:
+A line of the file is a name and a verifier for each mechanism, separated by spaces:
 
     NAME SCRAM-SHA-256$ITERATIONS:SALT$STOREDKEY:SERVERKEY SCRAM-SHA-512$...
 
 Blank lines, and lines that begin with `#`, are skipped. Salt and keys are in base64.
 
-Invariants: no password is in the file, nor in a text or a repr of anything here; any text is read or is BadUsers, which names the
-line; a name stands there once.
+Invariants: no password is in the file, or in a text or repr of this module; any text is read, or raises BadUsers with the line; a
+name is in the file only once.
 
 Source: RFC 5802 (keys), RFC 7677 (SHA-256), RFC 5803 (the form of a verifier).
 """
@@ -35,9 +35,9 @@ from broker.core import limits
 
 SHA_256, SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 HASHES = {SHA_512: "sha512", SHA_256: "sha256"}
-"""The mechanisms that there are keys for, the stronger first, and their hash functions as hashlib calls them."""
+"""The mechanisms with keys, the stronger first -> their hash functions by hashlib's names."""
 ITERATIONS = 4096
-"""What RFC 7677 asks for at the least. More makes each PLAIN login and each SCRAM client slower."""
+"""The minimum of RFC 7677. More iterations make each PLAIN login and each SCRAM client slower."""
 SALT_BYTES = 16
 
 _Counted = TypeVar("_Counted")
@@ -61,7 +61,7 @@ class BadPassword(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What one mechanism knows of a user: RFC 5802 calls these salt, i, StoredKey and ServerKey."""
+    """The keys of a user for one mechanism: RFC 5802 calls the fields salt, i, StoredKey and ServerKey."""
 
     salt: bytes = field(repr=False)
     iterations: int
@@ -74,7 +74,7 @@ KeysOf = Mapping[str, Keys]
 
 
 def prepared(text: str, what: str) -> str:
-    """A name or password as it is compared (SASLprep, RFC 4013). BadPassword when it may not be one."""
+    """A name or password in the form for comparisons (SASLprep, RFC 4013). BadPassword when it is not allowed."""
     try:
         found: str = saslprep(text)
     except ScramException:
@@ -85,9 +85,9 @@ def prepared(text: str, what: str) -> str:
 
 
 def name_of(text: str) -> str:
-    """A user's name. BadPassword when it cannot be one."""
+    """The prepared name of a user. BadPassword when it is not allowed."""
     if _ASCII_NAME.fullmatch(text):
-        return text  # as most are: nothing to prepare, which takes long
+        return text  # like most names: SASLprep would not change it, and is slow
     name = prepared(text, "name")
     if not _NAME.fullmatch(name) or len(name.encode()) > limits.MAX_NAME_BYTES:
         raise BadPassword(
@@ -97,7 +97,7 @@ def name_of(text: str) -> str:
 
 
 def derive(mechanism: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> Keys:
-    """The keys of a password. Takes as long as `iterations` say, milliseconds, and lets other threads go on meanwhile."""
+    """Derive the keys of a password. This takes milliseconds, in proportion to `iterations`; other threads run meanwhile."""
     _, stored, server, _ = _SCRAM[mechanism].make_auth_info(password, iterations, salt)
     return Keys(salt, iterations, stored, server)
 
@@ -138,7 +138,7 @@ def parse(text: str) -> dict[str, dict[str, Keys]]:
 
 
 def _read(word: str, number: int, name: str) -> tuple[str, Keys]:
-    """One verifier. What is wrong with it is not quoted: it may be a password that somebody has put there."""
+    """Read one verifier. Errors do not quote it, because it may be a password that somebody has put there."""
     parts = _VERIFIER.fullmatch(word)
     if parts is None:
         raise BadUsers(number, f"{name} has keys that cannot be read; they look like {SHA_256}$4096:SALT$KEY:KEY")
@@ -158,7 +158,7 @@ def _read(word: str, number: int, name: str) -> tuple[str, Keys]:
 
 
 def with_line(text: str, name: str, line: str | None) -> str:
-    """The file's text with another line for this user, at its place or at the end; None takes the user out."""
+    """The file's text with a new line for this user, at the old place or at the end; None removes the user."""
     kept: list[str] = []
     for each in text.splitlines():
         if each.split()[:1] != [name]:
@@ -172,7 +172,7 @@ def with_line(text: str, name: str, line: str | None) -> str:
 
 
 def _cheapest(keys: KeysOf) -> str:
-    """Which keys take the least to derive: those of SHA-256 less than half of the others."""
+    """The mechanism whose keys are the cheapest to derive: SHA-256 takes less than half of the time of SHA-512."""
     return SHA_256 if SHA_256 in keys else SHA_512
 
 
@@ -181,7 +181,7 @@ def _most(counts: Counter[_Counted], default: _Counted) -> _Counted:
 
 
 class Users:
-    """The users of a file, and keys for whoever is not among them, made from `secret`, which nobody else knows."""
+    """The users of a file, and keys for unknown users, made from `secret`, which only this process knows."""
 
     def __init__(self, by_name: Mapping[str, KeysOf], secret: bytes) -> None:
         self._by_name = by_name
@@ -192,7 +192,7 @@ class Users:
                 counts[mechanism][each.iterations] += 1
         self._usual = {mechanism: _most(found, ITERATIONS) for mechanism, found in counts.items()}
         self._first = _most(Counter(_cheapest(keys) for keys in by_name.values()), SHA_256)
-        """By which keys the passwords of most are looked at, and so that of somebody who is not there."""
+        """The mechanism that verifies the passwords of most users, and therefore those of unknown users."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -201,17 +201,18 @@ class Users:
         return name in self._by_name
 
     def find(self, mechanism: str, name: str) -> Keys:
-        """The user's keys, or, when there are none, keys that no password has: they are not derived from one."""
+        """The user's keys; for unknown users, keys that belong to no password."""
         decoy = self._decoy(mechanism, name)
         return self._by_name.get(name, {}).get(mechanism, decoy)
 
     def mechanism_of(self, name: str) -> str:
-        """By which of a user's keys a password is looked at."""
+        """The mechanism whose keys verify the password of this user."""
         keys = self._by_name.get(name)
         return self._first if keys is None else _cheapest(keys)
 
     def _decoy(self, mechanism: str, name: str) -> Keys:
-        """Each name has always the same ones, as a user would. They are made for every login: it costs each the same."""
+        """Keys for an unknown user. A name always has the same ones, like a real user. They are made for every login, so each
+        login costs the same."""
         salt, stored, server = (
             hmac.digest(self._secret, f"{use} {mechanism} {name}".encode(), HASHES[mechanism])
             for use in ("salt", "stored", "server")
