@@ -1,16 +1,16 @@
-"""Who is connected, and who may be.
+"""Admission: which connections there are, and which are accepted.
 
-Life of a connection here: a socket is accepted, unless there are too many; its Open is answered with a session, kept until this
-broker serves, or turned away, by the rules in force among other reasons. When there are other rules, what is connected is looked
-at again (`look_again`). An Open with a property that is registered in `roles` is that role's: it is not a client's, is
-served whatever this broker's state is, and is not cut off when this broker stops serving.
+Life of a connection: a socket is accepted, unless there are too many. Its Open is answered with a session, is kept until this
+broker serves, or is refused, for example by the ACL rules. When the rules change, existing connections are checked again
+(`look_again`). An Open with a property that is registered in `roles` belongs to that role. It is not a client's: it is accepted
+whatever the state of this broker is, and stays open when this broker stops serving.
 
-A connection logs in first, by what it is offered (`broker.sessions.authentication`). Where a login is demanded, it is a stranger
-until then: strangers are few, and half of them at most come from one host. It ends when what it has logged in by has: when its
-token has expired, or its user is gone from the users' file.
+A connection logs in first, by an offered mechanism (`broker.sessions.authentication`). Where a login is required, a connection is
+a stranger until then. The number of strangers is limited, and at most half of them may be from one host. A connection ends when
+its login does: when its token has expired, or its user was removed from the users' file.
 
 Invariants: clients are admitted only while this broker serves, administrators always; there are never more than `max_connections`
-and `limits.SPARE_CONNECTIONS` sockets; a user's connections count from their admission to their end, but for those of roles.
+plus `limits.SPARE_CONNECTIONS` sockets; a user's connections count from their admission to their end, except those of roles.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Alerts of queues that hold too much: the broker that serves tells of them, in its log and through an exchange.
+"""Alerts of queues that hold too much: the serving broker reports them in its log file and through an exchange.
 
-Life of an alert: a commit brings messages to a queue with thresholds (broker.core.queues.alerts), and `fed` finds one reached. It
-is raised: a line in the broker's log, and an event, a message that goes through the exchange `qmf.default.topic` if there is one.
-Raised ones are looked at again every `LOOK_S`: one that is over gets its event too, and one that is to be told of again gets
-another. When a term begins every queue with thresholds is looked at, so that a new primary tells again of what is raised: nobody
-knows whether the last one did.
+Life of an alert: a commit brings messages to a queue with thresholds (broker.core.queues.alerts), and `fed` finds that one is
+reached. The alert is raised: it writes a line to the broker's log file and sends an event, a message through the exchange
+`qmf.default.topic`, if that exists. Every `LOOK_S` seconds the raised alerts are checked again: one that has ended sends an event
+too, and one that is due for repetition sends another. When a term begins, all queues with thresholds are checked. So a new
+primary reports existing alerts again, because it does not know whether the last primary did.
 
-Invariants: an alert is raised once before it is over; a look takes `MOST` queues of a turn; an event is put on no queue that is
-full, and waits for nobody; lines in the log have a bound.
+Invariants: an alert is raised once until it ends; a check takes at most `MOST` queues in a turn; an event is not put on a queue
+that is full, and nothing waits for it; the number of lines in the log file is limited.
 """
 
 from __future__ import annotations

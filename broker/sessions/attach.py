@@ -1,7 +1,7 @@
-"""What hangs on a client's link, and a client's attach on its way there.
+"""The object behind a client's link, and a client's attach while it is being answered.
 
-A `LinkEnd` hangs on each link of a client (`link.context`), from its attach until it ends: a producer, a subscription, a mailbox.
-What the engine tells of a link goes to its link end, and nobody asks which kind it is.
+Each link of a client has a `LinkEnd` (`link.context`) from its attach until it ends: a producer, a subscription, or a mailbox.
+The engine passes the events of a link to its link end, and no code asks which kind it is.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The audit log: who did what to this broker, and what the rules said to it.
+"""The audit log: who did what to this broker, and how the rules decided.
 
-A line for each change that management was asked for and has carried out, refused or not answered; and one for each decision of a
-rule that is written `allow-log` or `deny-log`. It says who, from where, what and how it ended, and nothing of what was in the
-request besides: no arguments, no messages.
+It has a line for each change by a management request, with its result: carried out, refused, or not answered. It also has a line
+for each decision of a rule that is written `allow-log` or `deny-log`. A line names the user, the address, the action and the
+result, and nothing else from the request: no arguments and no messages.
 
-Invariants: whoever is refused, again and again, writes a bounded number of lines, and so does whoever is allowed by an
-`allow-log` rule; what has changed something is never left out.
+Invariants: the number of lines about refusals is limited, and so is the number about `allow-log` rules; lines about actual
+changes are never left out.
 """
 
 from __future__ import annotations

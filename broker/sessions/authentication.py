@@ -1,16 +1,17 @@
-"""How clients log in to this broker: which mechanisms each is offered, what their logins wait for, and what failed ones cost.
+"""How clients log in to this broker: the offered mechanisms, the work for a login, and the delays after failed logins.
 
-Life of a login here: a socket is accepted and its connection gets an offer, of mechanisms made for it alone; a mechanism that has
-to look at a password says so, and the work is done in a thread when its turn has come (`attend`), and after the time that earlier
-failures cost; a login comes to something (`succeeded`), or has `failed`, or its connection has `left`. Where others from its host
-have failed, it needs a try of that host's too (`broker.core.turnstile`), and waits in the host's line for one. The hosts take
-turns at the threads, so that however many logins come from one, another's waits for one of them.
+Life of a login: a socket is accepted, and its connection gets an offer of mechanisms that are made only for it. A mechanism that
+must verify a password requests this work. The work is done in a thread (`attend`), after the delay that earlier failures cause,
+and when it is its turn. Then the login has `succeeded` or `failed`, or its connection has `left`. If other logins from the same
+host have failed, the login also needs a try of that host (`broker.core.turnstile`), and waits in the host's line for it. The
+hosts take turns at the threads. So however many logins come from one host, a login from another host waits for only one of them.
 
-Where no login is demanded, everybody is let in: as `anonymous`, or by PLAIN under any name, and the password is not looked at
-(qpidd's `--auth no`). If there are users all the same, SCRAM is offered too, so that a cluster can change over broker by broker.
+If no login is required, every client is admitted (qpidd's `--auth no`): as `anonymous`, or by PLAIN with any name, and the
+password is not verified. If there are users anyway, SCRAM is offered too, so that the brokers of a cluster can be changed to
+logins one by one.
 
-Invariants: at most `limits.LOGINS_AT_ONCE` passwords are looked at at the same time, none of them in the reactor's thread; at
-most `limits.LOGINS_WAITING` logins wait, and one more is refused; PLAIN is offered in the clear only if that was asked for.
+Invariants: at most `limits.LOGINS_AT_ONCE` passwords are verified at the same time, never in the reactor's thread; at most
+`limits.LOGINS_WAITING` logins wait, and one more is refused; PLAIN without encryption is offered only if an option allows it.
 """
 
 from __future__ import annotations

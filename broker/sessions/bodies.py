@@ -1,10 +1,10 @@
-"""Bodies that come back from disk, for all queues of a broker.
+"""Reading bodies back from disk, for all queues of a broker.
 
-Life of a request: a queue asks for bodies; when few enough others are being read, the log reads them in another thread; their
-queue gets them, gives out what it can, and then the bound on bodies in memory is kept again. So even under a bound that is too
-small for a single one, whoever has credit gets messages.
+Life of a request: a queue requests bodies. When few enough other requests are being read, the log reads them in another thread.
+The queue gets the bodies and delivers what it can. Only then the limit of bodies in memory is enforced again. So consumers with
+credit get messages even if this limit is too small for a single body.
 
-Invariant: at most `limits.READS_AT_ONCE` requests are with the logs at a time, and each queue has one at most.
+Invariant: at most `limits.READS_AT_ONCE` requests are being read at a time, at most one for each queue.
 """
 
 from __future__ import annotations

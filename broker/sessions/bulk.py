@@ -1,19 +1,20 @@
-"""What operators have done with messages of a queue, many at a time: purged, moved to another queue, rerouted by an exchange.
+"""Operations on many messages of a queue: operators purge them, move them to another queue, or reroute them by an exchange.
 
-Life of an operation: management starts it (`Bulk.start`) and says on which queue, with how many messages, and with which of them;
-it walks through the messages that are there (broker.core.queues.picking), some in a turn of the reactor, within the share that
-searches have of it; those that it takes are claimed, so that nobody gets them, and leave in one batch of the log with what comes
-of them. When nothing is left to be looked at, when enough have been taken, when a queue that messages go to is full, or after
-`limits.BULK_S`, it ends: whoever has asked gets the count once all of it is committed, and, when there is more to be looked at,
-the place where the next request goes on. It ends without an answer when this broker serves no more.
+Life of an operation: management starts it (`Bulk.start`) with the queue, the number of messages, and a filter. It walks through
+the existing messages (broker.core.queues.picking), a few in each turn of the reactor, within the share for searches. Messages
+that it takes are claimed, so that no consumer gets them. They leave in one batch of the log, together with their copies. The
+operation ends when all messages were examined, when enough were taken, when a target queue is full, or after `limits.BULK_S`.
+When everything is committed, the caller gets the count, and the place where the next request continues if there are more
+messages. When this broker stops serving, the operation ends without an answer.
 
-What a consumer holds is left where it is, and so is a dead letter on its way, and, when messages are put somewhere, what cannot
-be read, what no queue takes, what would go into another log, and what a queue that detects duplicates has had. A message keeps
-the times that it had: when it expires, and from when on it may be given out. Failures to deliver it are counted anew.
+Some messages are left where they are: those that a consumer has, and dead letters that are being moved. When messages are put
+somewhere, these are left too: messages that cannot be read, that no queue accepts, that would go into another log, and those that
+the target queue has as duplicates. A message keeps its times: when it expires, and when it may first be delivered. Its failed
+deliveries are counted from zero.
 
-Invariants: the dequeue of a message and all that is put for it stand in one batch, so that a failover finds it in its old place
-or in the new one; a queue has one operation at a time; an operation has `_IN_FLIGHT` steps under way at the most, each of
-`limits.BULK_LOOKS` messages, or `limits.BULK_READS` where bodies are looked at, and about `limits.MAX_TURN_BYTES`.
+Invariants: the dequeue of a message and its copies are in one batch, so that after a failover it is either in the old place or in
+the new one; a queue has one operation at a time; an operation has at most `_IN_FLIGHT` uncommitted steps, each of
+`limits.BULK_LOOKS` messages (`limits.BULK_READS` if it reads bodies) and about `limits.MAX_TURN_BYTES`.
 """
 
 from __future__ import annotations

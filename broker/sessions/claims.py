@@ -1,14 +1,14 @@
-"""Tokens behind an anonymous login: the node `$cbs`, to which a client puts its token before it does anything else.
+"""Tokens after an anonymous login: the node `$cbs`, to which a client sends its token before it does anything else.
 
-Life of such a connection: its SASL layer says ANONYMOUS and its Open is answered, but it stays a stranger, which may attach to
-`$cbs` alone and has the time for an Open to come to something. It sends `put-token` there, with a JSON Web Token; the token is
-looked at as one of a login is (`broker.core.tokens`); the answer says what came of it. From then on the connection acts for the
-token's user, and ends with the token, unless the same user has put a later one.
+Life of such a connection: it logs in by ANONYMOUS and its Open is answered, but it stays a stranger. It may attach only to
+`$cbs`, and has the time limit of an Open to send a valid token. It sends `put-token` with a JSON Web Token. The token is verified
+like the token of a login (`broker.core.tokens`), and the answer contains the result. From then on the connection acts as the
+token's user. It ends when the token expires, unless the same user has sent a later one.
 
-Invariants: a link may send one token ahead of its answer, and a connection has one looked at at a time; nothing of a token is in
-an answer or a log; what has logged in otherwise puts no token.
+Invariants: a link may send one token before the last one is answered, and a connection has one token verified at a time; answers
+and log files contain nothing of a token; a connection that has logged in by other means cannot put a token.
 
-Source: AMQP Claims-based Security Version 1.0, a working draft of OASIS, as the clients of Azure Service Bus speak it.
+Source: AMQP Claims-based Security Version 1.0, a working draft of OASIS, as the clients of Azure Service Bus use it.
 """
 
 from __future__ import annotations

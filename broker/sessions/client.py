@@ -1,10 +1,10 @@
-"""A client's session: what comes over a connection that asked for no other role.
+"""A client's session: everything that arrives over a connection without another role.
 
-Life: it is there before the Open has come, and keeps the links that come behind an Open which is not answered yet; from the
-answer on each attach goes to its terminus, and everything on a link to its link end; at the end of the connection, or of this
-broker's time of service, every link end is told that its link is gone, before any C object is freed.
+Life: the session exists before the Open arrives, and keeps the links that follow an Open which is not answered yet. After the
+answer, each attach goes to its terminus, and every event of a link to its link end. When the connection ends, or this broker
+stops serving, every link end is told that its link has ended, before any C object is freed.
 
-Invariant: a link end hears of the end of its link once.
+Invariant: a link end is told once that its link has ended.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""An accepted connection: a socket, an engine, and the session of whoever is at the other end.
+"""An accepted connection: a socket, an engine, and the session for its peer.
 
-Life of a connection: bytes come, the engine is drained, the session does what the batch asks, and one write goes out. The
-peer's Open decides which session that is: an ordinary one is a client's, and one that carries a property which somebody has
-registered as a role gets the session that this role makes. A backup reads a client's Open and ends the TCP connection without
-an Open of its own: after that, and only after that, every client goes on to its next address at once. A broker that does not
-serve yet keeps Opens, and the links that come behind them, waiting for the moment.
+Life of a connection: bytes arrive, the engine's events are read, the session handles them as one batch, and one write is made.
+The peer's Open decides on the session: an ordinary Open gets a client's session; an Open with a property that is registered as a
+role gets the session of this role. A backup reads a client's Open and ends the TCP connection without sending its own Open: only
+then does every client try its next address at once. A broker that does not serve yet keeps Opens, and the links that follow them,
+until it serves.
 
-What comes before the Open is answered, and begins, attaches, detaches and ends beyond a few, is work for which there is a share
-of each turn (`broker.sessions.share`): while it waits for that, the socket is not read.
+Work before the answer to an Open, and begins, attaches, detaches and ends above a small number, uses the share of a turn
+(`broker.sessions.share`). While the connection waits for this share, its socket is not read.
 
-Invariants: nothing is written while the socket is full (the engine keeps it, boundedly: see `Subscription.room`); when the
-connection ends, from either side, its session hears it at once, and before its C objects are freed.
+Invariants: nothing is written while the socket is full (the engine keeps a limited amount: see `Subscription.room`); when either
+side ends the connection, its session is told at once, before its C objects are freed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A client's receiving link on a queue: what it holds, and what becomes of that.
+"""A client's receiving link on a queue: the messages that it holds, and their outcomes.
 
-Life of a subscription: a client attaches a receiving link to a queue; while it has credit, the queue's `dispatch` gives it
-messages in order; an acquired message is gone for good when its dequeue is committed, and back in its old place when it is
-released, or the link or the term ends. Where the connection is lost, and its queue limits or delays failed deliveries, the
-delivery counts as failed (docs/adr/0060); not that of a drain or a route, which only carries messages on. A browsing
-subscription only looks.
+Life of a subscription: a client attaches a receiving link to a queue. While the link has credit, the queue's `dispatch` gives it
+messages in order. An acquired message is removed when its dequeue is committed. It returns to its old place when it is released,
+or when the link or the term ends. If the connection is lost, and the queue limits or delays failed deliveries, this delivery
+counts as failed (docs/adr/0060). Deliveries to a drain or a route do not count, because these only move messages. A browsing
+subscription does not acquire messages.
 
-Invariants: a settled `accepted` is confirmed only when its dequeue is committed; what waits unsettled on a link is bounded by the
-client's credit and by `limits.MAX_UNSETTLED_PER_LINK`; a large message has its link for itself until it has gone out.
+Invariants: `accepted` is confirmed only when the dequeue is committed; the number of unsettled messages of a link is limited by
+the client's credit and by `limits.MAX_UNSETTLED_PER_LINK`; while a large message is being sent, its link sends no other message.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The coordinator: where clients declare and discharge transactions (broker.sessions.transactions).
+"""The coordinator: the terminus at which clients declare and discharge transactions (broker.sessions.transactions).
 
-Life of a request: a message comes with a `declare` and gets `declared` with the id of a new transaction; one with a `discharge`
-is accepted when what was done in the transaction is committed, or undone as it asked for; what cannot be is rejected with a
-condition, and the transaction is undone.
+Life of a request: a message with a `declare` gets the outcome `declared` with the id of a new transaction. A message with a
+`discharge` is accepted when the work of the transaction is committed, or rolled back if the client requested this. If it cannot
+be committed, the message is rejected with a condition, and the transaction is rolled back.
 
-Invariant: the transactions that were declared over a link end with it, undone (AMQP 1.0 part 4.2).
+Invariant: when a link ends, the transactions that were declared over it are rolled back (AMQP 1.0 part 4.2).
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Messages that leave their queue without having been accepted: by its alternate exchange, with the reason, or for good.
+"""Messages that leave their queue without being accepted: through its alternate exchange, with the reason, or for good.
 
-Life of a dead letter: a consumer has rejected a message, its deliveries have failed too often, or it has expired; it is `add`ed
-here; when its body is in memory it is routed by the queue's alternate exchange, with its subject as the key, and a copy that says
-why (broker.core.letters) goes to each queue there; the message itself leaves its queue in the same batch where both are in one
-log, and otherwise when the copies are committed. A message that no queue wants leaves for good, and is counted. A large message
-goes on with the same parts, so that its copy says nothing of the reason.
+Life of a dead letter: a consumer has rejected a message, its deliveries have failed too often, or it has expired. It is `add`ed
+here. When its body is in memory, the queue's alternate exchange routes it, with its subject as the key. A copy with the reason
+(broker.core.letters) is put on each queue. The message leaves its own queue in the same batch if both queues are in one log,
+otherwise when the copies are committed. If no queue accepts it, it is removed for good, and counted. A large message is passed on
+with the same parts, so its copy does not contain the reason.
 
-Invariants: what waits here is given to no consumer; messages leave in the order in which they came here, but for those that have
-no place to go to at the moment; nothing leaves its queue before its dead letters are safe; one turn of the reactor sends
-`limits.MAX_TURN_LETTERS` at most.
+Invariants: messages that wait here are not delivered; they leave in the order in which they were added, except those that cannot
+be put anywhere at the moment; no message leaves its queue before its copies are safe; one turn of the reactor sends at most
+`limits.MAX_TURN_LETTERS`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""A large message on its way out: its parts are read from disk ahead of proton, and given to it by the piece.
+"""Sending a large message: its parts are read from disk before proton needs them, and passed to it in pieces.
 
-Life of a delivery: the subscription was given a large message; its parts are read, `AHEAD` at a time, and wait here until proton
-asks for the next piece; when proton has the last one, the delivery is `over` and the subscription may have more messages. It ends
-early when the link ends, when the peer settles it before it has all of it, when the message goes (a browser's: somebody else has
-taken it), or when a part cannot be read.
+Life of a delivery: the subscription gets a large message. Its parts are read, `AHEAD` at a time, and wait here until proton needs
+the next piece. When proton has the last piece, the delivery is `over`, and the subscription may get more messages. A delivery
+ends early when the link ends, when the peer settles it before it has everything, when the message is removed (a browser's message
+that another client has consumed), or when a part cannot be read.
 
-Invariants: no more than twice `AHEAD` parts are in memory; bytes go out only if their checksum is right; a message that is not
-whole is never ended in order: its delivery is aborted (part 2.6.14), so that no peer takes it for whole.
+Invariants: at most twice `AHEAD` parts are in memory; bytes are sent only if their checksum is right; an incomplete message is
+never completed: its delivery is aborted (part 2.6.14), so that no peer takes it for complete.
 """
 
 from __future__ import annotations

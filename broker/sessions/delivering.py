@@ -1,9 +1,10 @@
-"""Messages of a queue that wait, given out before their time by whoever knows their sequences: what was deferred comes back so.
+"""Messages with a time that are delivered earlier, by their sequences: deferred messages return in this way.
 
-Life of a request: it names sequences, which `PEEK` shows; those of them that wait get a time that has come, in one batch of the
-log; when that is committed they are available in their old places, to any consumer, and the answer says how many they are.
+Life of a request: it names sequences, which `PEEK` lists. Those that still wait get a time that has passed, in one batch of the
+log. When it is committed, they are available in their old places, to any consumer, and the answer contains their number.
 
-Invariant: what does not wait, because it was given out, has left or never waited, is counted as left, and nothing happens to it.
+Invariant: a sequence that does not wait, because it was delivered, was removed, or never had a time, is counted as left out and
+is not changed.
 """
 
 from __future__ import annotations

@@ -1,23 +1,24 @@
-"""A broker that leaves for good: it is closed first, then emptied, and only then known to be empty.
+"""A broker that leaves for good: first it is closed, then emptied, and only then known to be empty.
 
-Life of a departure: `begin` proposes the record that says so (the setting `leaving`, broker.core.origins). At once nothing more
-is taken from clients: what still comes is `released`. When the record is committed, and with it all that was taken before,
-producers' links end with `amqp:link:redirect`, which names the target; then the clients' connections end, over a time that
-whoever asks has chosen, those first that have been silent for longest. Their other links get the redirect too, and then TCP ends
-without a Close, so that a client goes on to its next address (docs/adr/0007). Consumers get nothing new from the beginning, and
-may settle what they have until then. Who connects later is turned away as a backup does it. A drain then takes the messages,
-queue by queue (`DrainSource`), and `status` says what is left.
+Life of a departure: `begin` proposes the record for it (the setting `leaving`, broker.core.origins). From now on no messages of
+clients are accepted: they are `released`. When the record is committed, and with it all earlier messages, the links of producers
+end with `amqp:link:redirect`, which names the target. Then the clients' connections end, over a time that the caller chooses,
+first those that have been silent for the longest time. Their other links get the redirect too, and then TCP ends without a Close,
+so that a client tries its next address (docs/adr/0007). Consumers get no new messages from the beginning, and may settle the ones
+that they have until their connection ends. New connections are refused as by a backup. Then a drain takes the messages, queue by
+queue (`DrainSource`), and `status` reports what is left.
 
-A departure that is called off (docs/adr/0044): `halt` ends the drain's links, so that nothing more goes to the target; `settle`
-takes off for good what the target says that it holds; and `reopen`, once the target has released the drain, takes the record
-away: this broker serves again what is left. `begin` ends a halt: who asks last is heeded.
+A departure can be cancelled (docs/adr/0044). `halt` ends the links of the drain, so that no more messages go to the target.
+`settle` removes the messages that the target has. `reopen`, when the target has released the drain, removes the record: this
+broker serves the rest again. `begin` ends a halt: the last request counts.
 
-A primary that takes over in the midst of it finds the record in its log: it takes no client. It knows of no halt: that is asked
-for again.
+A primary that takes over meanwhile finds the record in its log, and accepts no client. It does not know of a halt: the halt must
+be requested again.
 
-Invariants: from the record until it is taken away no batch puts a message that has come from a client, and none makes a queue; so
-a broker that is empty at an index behind it stays empty. The record is taken away only in a term in which no drain has had a link
-since the halt."""
+Invariants: from the record until its removal, no batch enqueues a message of a client, and none creates a queue; so a broker that
+is empty at an index after the record stays empty. The record is removed only in a term in which no drain has had a link since the
+halt.
+"""
 
 from __future__ import annotations
 

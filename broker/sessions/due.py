@@ -1,16 +1,16 @@
-"""What time does to the messages of one queue, on the broker that serves: they expire, and what was delayed may be given out.
+"""The times of one queue's messages, on the broker that serves: messages expire, and delayed messages become available.
 
-Life: when messages with times have come, or a term begins, `look` sets the schedule to the first of these times; a sweep then
-takes those whose time has come, so many in a turn of the reactor. What has expired and is with no consumer leaves as a dead
-letter (broker.sessions.dead_letters), or at once where the queue has no alternate exchange; what a consumer holds is looked at
-again later. What was delayed is available from then on, in its old place.
+Life: when messages with times arrive, or a term begins, `look` sets the schedule to the first of these times. A sweep then
+handles the messages whose time has come, a limited number in one turn of the reactor. An expired message that no consumer holds
+leaves as a dead letter (broker.sessions.dead_letters), or at once if the queue has no alternate exchange. If a consumer holds it,
+it is checked again later. A delayed message becomes available in its old place.
 
-What is about to be given out is looked at too (`fit`), so that nothing hangs on whether a sweep is late: what has expired by then
-is given to nobody and leaves, and what waits still is held back, acquired by nobody, until a sweep takes its time.
+A message is also checked just before it is delivered (`fit`), so the result does not depend on a late sweep: an expired one is
+not delivered and leaves, and a delayed one is held back, without being acquired, until a sweep handles its time.
 
-Invariants: a time is taken once in a term, by a sweep or when its message is about to be given out; a message that is delayed is
-available only when a sweep has taken its time, or to a drain, which tells the next store of it; sweeps are `EVERY_MS` apart, and
-take about `MOST` times each (`MORE_MS` while there are more).
+Invariants: a time is handled once in a term, by a sweep or when its message is about to be delivered; a delayed message is
+available only after a sweep has handled its time, or to a drain, which passes the time on to the next store; sweeps are
+`EVERY_MS` apart, and handle about `MOST` times each (`MORE_MS` apart while there are more).
 
 Time is that of the log (broker.core.log_time).
 """

@@ -1,9 +1,9 @@
-"""An exchange as links see it: a producer's messages are routed one by one, and a receiving link gets a queue of its own.
+"""An exchange as a terminus: a producer's messages are routed one by one, and a receiving link gets its own queue.
 
-Life of a subscription to an exchange: a queue is made for it, of this broker alone, and bound before it is there for the link;
-when both are committed the link is attached to the queue; the queue goes with the link. A selector, and the wish to get nothing
-that the subscription's own connection sends (no-local), are applied where messages are routed: what is not wanted is put on no
-queue, and uses no limit of it.
+Life of a subscription to an exchange: a queue is created for it, on this broker only, and bound to the exchange. When both are
+committed, the link is attached to the queue. The queue is deleted with the link. A selector is applied when a message is routed,
+and so is no-local (the subscription gets no messages of its own connection). Messages that do not match are not enqueued, and do
+not count for the queue's limits.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The rules in force: what an ACL lets each client do, asked before it is done.
+"""The ACL rules in force: each action of a client is checked before it begins.
 
-Life: without an ACL file everything is allowed, and nothing is asked. With one, each connection, link and request to management
-asks its `Rights` for what it needs (`broker.core.acl.questions`); a message is asked for only where its routing key, or the node
-that it names itself, decides. `Guard.enforce` puts other rules in force; whoever calls it then has what is live looked at again.
+Life: without an ACL file everything is allowed, and nothing is checked. With one, each connection, link and management request
+asks its `Rights` for the lookups that it needs (`broker.core.acl.questions`). A single message is checked only if its routing
+key, or the node that it names, decides. `Guard.enforce` puts new rules in force; its caller then starts a new check of existing
+connections and links.
 
-Invariants: what is not allowed is not begun; an answer that is kept was given by the rules in force, and how many are kept is
-bounded; a denial says what was asked, in the words of an ACL file, and nothing that the client has not said itself.
+Invariants: an action that is not allowed does not begin; a cached result comes from the rules in force, and the number of cached
+results is limited; a denial contains the lookup in the syntax of an ACL file, and nothing that the client has not sent itself.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""The bytes of messages that clients have sent and that are not committed yet, and who waits while there are too many.
+"""The bytes of clients' messages that are not committed yet, and the connections that wait while there are too many.
 
-Credit bounds how many messages a producer may send ahead, not how large they are: a thousand of 16 MiB are allowed. So the bytes
-are counted too, over both logs. Life of a message here: its ledger says `came` when it takes it, and `gone` when its batch is
-applied or void. While the sum is above the bound, a connection that brings more is not read: its client meets a full socket, as
-with any slow peer. When the sum has fallen to half, all who wait are read again. Who brings parts of large messages waits at a
-lower bound: they come as fast as the network, and each of them is in memory several times on its way.
+Credit limits the number of messages that a producer may send, not their size: a thousand of 16 MiB are allowed. So the bytes are
+counted too, for both logs together. Life of a message here: its ledger calls `came` when it takes the message, and `gone` when
+its batch is applied or void. While the sum is above the limit, a connection that sends more messages is not read: its client
+finds a full socket, as with any slow peer. When the sum has fallen to half, all waiting connections are read again. Connections
+that send parts of large messages have a lower limit, because parts arrive as fast as the network, and each part is in memory
+several times on its way.
 
-Invariants: `nbytes` is what the ledgers hold for batches that are not applied; a connection waits only while `nbytes` is above
-half of its bound, so what it waits for is always under way; links between brokers never wait here.
+Invariants: `nbytes` is the sum of the bytes in batches that are not applied; a connection waits only while `nbytes` is above half
+of its limit, so the bytes that it waits for are always about to be committed; links between brokers never wait here.
 """
 
 from __future__ import annotations

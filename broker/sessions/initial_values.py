@@ -1,13 +1,12 @@
-"""Queues that are bound to an exchange get the last message that has gone through it, where the exchange keeps that (`qpid.ive`).
+"""Queues that are bound to an exchange get its last message, if the exchange keeps it (`qpid.ive`).
 
-Life of a debt: a binding is committed that owes its queue the exchange's last message; this broker, which serves, puts that
-message on the queue, if the binding and the queue's gate let it through, and says in the same batch that the binding owes nothing
-any more. If it ends before that is committed, the next primary finds the debt in the log, and pays it with the message that is
-the last by then.
+Life of a debt: a binding is committed that owes its queue the exchange's last message. The serving broker puts this message on
+the queue, if the binding and the queue's gate accept it. The same batch records that the binding owes nothing any more. If the
+term ends before that is committed, the next primary finds the debt in the log, and puts the message that is the last one then.
 
-Invariants: a queue gets what was the last when its binding counted, and nothing is missing between that and what the binding
-brings; it gets it once, however many bindings of it match, unless its messages are in another log than its binding: then once or
-more.
+Invariants: a queue gets the message that was the last one when its binding became effective, and no message between it and the
+later ones of the binding is missing; it gets the message once, however many of its bindings match. Exception: if its messages are
+in another log than its binding, it gets the message once or more.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The keys of last value queues that a new primary does not know yet: read from the messages, a few in each turn.
+"""The keys of last value queues after a change of primary: the new primary reads them from the messages, a few in each turn.
 
-Life of a reading: a term begins, and a last value queue holds messages; their bodies are read back from disk as for consumers,
-their keys go into the index (broker.core.queues.last_value), and what a message that has come meanwhile has replaced leaves the
-queue. When all are read the queue gives out again. Producers are served all the time.
+Life of a reading: a term begins, and a last value queue holds messages. Their bodies are read back from disk, as for consumers,
+and their keys are added to the index (broker.core.queues.last_value). Messages that a newer one has replaced meanwhile leave the
+queue. When all keys are read, the queue delivers again. Producers are served all the time.
 
-Invariants: a turn looks at `limits.MAX_TURN_MESSAGES` of a queue at most; nothing is given out before all keys are known, so that
-no consumer gets a value that was replaced; a message that cannot be read keeps its place, and replaces and is replaced by none.
+Invariants: a turn examines at most `limits.MAX_TURN_MESSAGES` of a queue; nothing is delivered before all keys are known, so that
+no consumer gets a replaced value; a message that cannot be read keeps its place, does not replace another one and is not
+replaced.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""What comes before a handover: the clients become quiet, so that the next primary repeats nothing that they have settled.
+"""The time before a handover: the clients become quiet, so that the next primary repeats no message that they have settled.
 
-Life of a handover here: the log asks for quiet (`begin`). Queues give out no more, and who connects now waits. Consumers settle
-what they have. Once nothing is unsettled, or nobody has settled anything for a while, or half of the time that the log gave is
-over, nothing more is taken from clients: what they still send is for the next primary. When all that they had sent is committed,
-and answered, the log is told. Then it lets go, and this broker's service ends (`over`). Or it was called off (`give_up`): those
-who were not listened to are cut off, for what they said is lost, and all others go on.
+Life of a handover here: the log requests quiet (`begin`). Queues stop delivering, and new connections wait. Consumers settle what
+they have. When nothing is unsettled, when nobody has settled anything for a while, or after half of the time that the log gave,
+no more input of clients is accepted: the next primary will get it. When all earlier input is committed and answered, the log is
+told. Then the log hands over, and this broker's service ends (`over`). Or the handover is cancelled (`give_up`): clients whose
+input was dropped are disconnected, and all others continue.
 
-Invariants: the log is told once for each `begin`, unless that was given up or the service has ended; consumers are given nothing
-from `begin` until `give_up`; what was received before the clients were no longer listened to is answered, if the log takes it in
+Invariants: the log is told once for each `begin`, unless that was cancelled or the service has ended; consumers get nothing
+between `begin` and `give_up`; input that arrived before the clients' input was dropped is answered, if the log accepts it in
 time.
 
-Source: breaking a link without settling what is outstanding makes it come again, AMQP 1.0 part 2.6.13.
+Source: a link that ends without settlement makes its unsettled messages available again, AMQP 1.0 part 2.6.13.
 """
 
 from __future__ import annotations

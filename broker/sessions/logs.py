@@ -1,11 +1,11 @@
-"""The logs of a broker, and what they say: the ledgers, the nodes that clients can name, and whether this broker serves.
+"""The logs of a broker: their ledgers, the nodes that clients can name, and whether this broker serves.
 
-Life: a ledger is there for each log from the start; logs are plugged into them; what they apply changes the nodes. `lead` is the
-ledger whose log decides whether this broker serves: the one that is shared, if there is one. A broker begins as "recovering" or
-"joining": it has its log to read first.
+Life: each log has a ledger from the start. The logs are connected to the ledgers later, and the batches that they apply change
+the nodes. `lead` is the ledger whose log decides whether this broker serves: the shared log, if there is one. A broker begins as
+"recovering" or "joining", because it must read its log first.
 
-Invariants: the local log forgets what the shared log has deleted only while this broker is active, because only then has the
-shared log been read to its end; nothing is proposed for a queue in a log that does not serve.
+Invariants: what the shared log has deleted is removed from the local log only while this broker is active, because only then was
+the shared log read to its end; nothing is proposed for a queue in a log that does not serve.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Mailboxes: the volatile places for answers that clients ask for with a dynamic source (docs/adr/0003).
+"""Mailboxes: volatile places for answers, which clients request with a dynamic source (docs/adr/0003).
 
-Life of a mailbox: a client attaches a receiving link with a dynamic source; the mailbox gets an address, and messages that are
-sent there go straight to that one link, or wait, boundedly, for its credit; it dies with its link.
+Life of a mailbox: a client attaches a receiving link with a dynamic source, and the mailbox gets an address. Messages to this
+address go directly to this link, or wait for its credit, up to a limit. The mailbox ends with its link.
 
-Invariants: nothing is redelivered, so that everything is settled as it goes; what waits is bounded by `limits.MAILBOX_*`, and the
-oldest goes first: whoever asks so much at once does not read the answers.
+Invariants: nothing is redelivered, because everything is sent settled; the waiting messages are limited by `limits.MAILBOX_*`,
+and the oldest are dropped first, because a client with so many unread answers does not read them.
 """
 
 from __future__ import annotations

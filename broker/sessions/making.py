@@ -1,14 +1,15 @@
-"""Nodes that are made because a client attaches to them (docs/adr/0045-subscriptions-that-last.md).
+"""Nodes that are created because a client attaches to them (docs/adr/0045-subscriptions-that-last.md).
 
-Life of one: an attach asks for a dynamic node, or names what is not there and matches a pattern; the node is proposed; when it is
-committed the attach goes on, as if it had named the node. A dynamic node is of this broker alone. When the link has ended that
-made it, its policy decides: at once, when its last link has gone, or when it is empty; with its broker's process it goes in any
-case. One that a pattern has made stays, like any other.
+Life of such a node: an attach requests a dynamic node, or names a node that does not exist and matches a pattern. The node is
+proposed. When it is committed, the attach continues as if it had named this node. A dynamic node exists only on this broker. When
+the link that created it has ended, its lifetime policy decides when it is deleted: at once, when its last link has ended, or when
+it is empty. It always ends with the process of its broker. A node that was created by a pattern stays, like any other.
 
-A dynamic source without more is a mailbox (broker.sessions.mailboxes), which keeps the same contract and writes no log.
+A dynamic source without further fields is a mailbox (broker.sessions.mailboxes), which has the same contract and writes nothing
+to the log.
 
-Invariants: an attach is answered when its node is committed; it is asked for rights as a request to management would be; nodes
-that their makers have left are few, and only they are looked at when messages have gone.
+Invariants: an attach is answered when its node is committed; its rights are checked like those of a management request; nodes
+whose creating link has ended are few, and only these are checked when messages have left.
 """
 
 from __future__ import annotations

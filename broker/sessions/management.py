@@ -1,4 +1,4 @@
-"""The management node as links see it: each message is a request, and is accepted when it has had its turn."""
+"""The management node as a terminus: each message is a request, and is accepted when it was handled."""
 
 from __future__ import annotations
 

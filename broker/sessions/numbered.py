@@ -1,18 +1,19 @@
-"""Producers that send each message once, over failovers too: links whose deliveries are numbered, and remembered by the log.
+"""Links with numbered deliveries, which the log remembers: a producer's message is enqueued once, even over failovers.
 
-Life of such a link: a client attaches to a queue, and its target has the capability `NUMBERED` (broker.core.links); the log gets
-to know the link (`broker.core.commands.LinkAdd`) by user, container id, name and queue, and gives it a number; then it has its
-first credit. The tag of each delivery is its number, in decimal digits, which the client gives to no other message over links of
-that name. The batch that puts the message on the queue says so (a HELD record, as for what comes from another store). When the
-connection has gone, the client attaches again, to this broker or the next primary, and sends again whatever has no outcome, by
-the same numbers: what is held, be it committed or under way, is put nowhere and gets its `accepted`. The answer to the attach
-says which numbers are held. So long after the link was there last (the terminus' timeout) it is forgotten, by a record.
+Life of such a link: a client attaches to a queue, and its target has the capability `NUMBERED` (broker.core.links). The log
+records the link (`broker.core.commands.LinkAdd`) by user, container id, name and queue, and gives it a number. Then the link gets
+its first credit. The tag of each delivery is its number, in decimal digits; the client uses it for no other message over links of
+that name. The batch that enqueues the message records the number (a HELD record, as for messages of another store). When the
+connection is lost, the client attaches again, to this broker or to the next primary, and sends all messages without an outcome
+again, with the same numbers. A message that is held, committed or in progress, is not enqueued and gets its `accepted`. The
+answer to the attach contains the held numbers. A link is forgotten by a record when it has not been attached for its terminus'
+timeout.
 
-Invariants: a message is put once, whoever sends it how often, until its link is forgotten; what was not accepted is not held; a
-link has one end here: a later one takes the place of an earlier one; what is held goes with the queue.
+Invariants: until its link is forgotten, a message is enqueued once, however often it is sent; a message that was not accepted is
+not held; a link has one link end here, and a later one replaces an earlier one; the held numbers are removed with the queue.
 
-What is held is exact: there is no window that a late message could fall out of. Numbers that ascend cost one run of 16 bytes;
-what was not taken is a gap, and more than `limits.MAX_LINK_RUNS` of them end the link.
+The held numbers are exact: there is no window that a late message could miss. Ascending numbers cost one run of 16 bytes. A
+message that was not accepted leaves a gap, and more than `limits.MAX_LINK_RUNS` runs end the link.
 """
 
 from __future__ import annotations

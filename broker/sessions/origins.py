@@ -1,16 +1,17 @@
-"""Where another store's messages come in: a queue as the drainer of that store sees it, which takes each message once.
+"""The target of another store's drain or route: a queue that accepts each message of an origin once.
 
-Life of such a link: the drain has announced the origin (`broker.core.commands.OriginAdd`); the link attaches to
-`$drain/DRAIN/QUEUE`, both uuids of the other store's. The tag of each delivery is the sequence that its message has there, in 8
-bytes, most significant first; behind it may stand traits (`broker.core.origins.Traits`) of what that store knows of the message:
-then its times are those, whatever the message and the queue say, and its failures count. A message that has not come yet goes on
-the origin's queue, and the batch that puts it says so (HELD records); one that has come, be it committed or under way, is put
-nowhere, and gets its `accepted` when what is under way is committed. When the queue or the disk is full, or the queue is gone,
-the link ends: nothing may overtake what was not taken.
+Life of such a link: the drain has announced the origin (`broker.core.commands.OriginAdd`). The link attaches to
+`$drain/DRAIN/QUEUE`; both are uuids of the other store. The tag of each delivery is the sequence of its message in that store, in
+8 bytes, most significant first. Traits may follow (`broker.core.origins.Traits`): then the message gets the times of the traits,
+whatever the message and the queue define, and its failures are counted on. A new message is put on the origin's queue, and its
+batch records this (HELD records). A message that is held already, committed or in progress, is not enqueued, and gets its
+`accepted` when the one in progress is committed. If the queue or the disk is full, or the queue is deleted, the link ends, so
+that no message overtakes one that was not accepted.
 
-Invariants: a message of an origin is put once, whoever sends it how often, before and after a failover; an origin has one link: a
-later one takes the place of an earlier one, so that messages stay in their order; messages stand on the queue in the order in
-which they came over the link."""
+Invariants: a message of an origin is enqueued once, however often it is sent, before and after a failover; an origin has one
+link, and a later link replaces an earlier one, so that messages keep their order; messages are on the queue in the order in which
+they arrived over the link.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Messages that a consumer keeps for too long: they return to their queue, and the link lives.
+"""Messages that a consumer keeps for too long: they return to their queue, and the link stays.
 
-Life of a deadline: messages go out to a consumer that is to settle them, and `sent` notes when, and up to which delivery; when
-the time is over, what of these deliveries has no outcome is taken back: the consumer is told `released`, the message counts as
-one whose delivery has failed (so that a limit of deliveries, and a delay of retries, take it), and others may have it. What the
-consumer says of it afterwards comes too late and changes nothing.
+Life of a deadline: messages are sent to a consumer that must settle them, and `sent` notes the time and the last delivery. When
+the time limit has passed, those of these deliveries that have no outcome are taken back: the consumer gets `released`, the
+delivery counts as failed (for the limit of deliveries and the delay of retries), and other consumers may get the message. A later
+outcome of the consumer is too late and changes nothing.
 
-Time is the reactor's, on the serving broker alone; a failure is a COUNT record as any other (docs/adr/0020).
+Time is the reactor's, only on the serving broker; a failure is an ordinary COUNT record (docs/adr/0020).
 
-Invariants: nothing is taken back before its time, and nothing stays for more than a sixteenth of it longer; there are 17
-deadlines of a link at most; what a transaction has is not taken back.
+Invariants: nothing is taken back before its time limit, and nothing stays longer than a sixteenth of it more; a link has at most
+17 deadlines; messages in a transaction are not taken back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The way of a message through exchanges that number what goes through them, or keep the last of it (broker.core.passage).
+"""The way of a message through exchanges that number messages or keep the last one (broker.core.passage).
 
-`pass_on` is called for each message just before it is put where it goes, by all who put messages that an exchange has routed;
-what is refused, or stays where it is, is not passed on. `too_long` and `too_large` are asked before, for what producers send."""
+Code that puts messages which an exchange has routed calls `pass_on` for each message just before it puts it. Messages that are
+refused, or stay where they are, are not passed on. `too_long` and `too_large` check the messages of producers before that.
+"""
 
 from __future__ import annotations
 

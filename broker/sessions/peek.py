@@ -1,10 +1,10 @@
-"""Messages of a queue shown to whoever manages it, by their sequences, as they lie there (as Azure Service Bus has it).
+"""Messages of a queue for the manager of the queue, by their sequences, without changing them (as in Azure Service Bus).
 
-Life of a request: it names a sequence to begin at and how many messages it wants; those alive from there on are listed in the
-order of their sequences, whoever holds them; bodies that are not in memory are read; the answer has each message as its next
-consumer would get it, and where the next request goes on.
+Life of a request: it contains the first sequence and the number of messages. The live messages from there on are listed in the
+order of their sequences, even if a consumer holds them. Bodies that are not in memory are read. The answer contains each message
+as its next consumer would get it, and the sequence where the next request continues.
 
-Invariants: nothing of the queue changes; an answer has at most `MOST` messages and about `limits.PAGE_BYTES` of them; a message
+Invariants: the queue does not change; an answer has at most `MOST` messages, and about `limits.PAGE_BYTES` of them; a message
 that is too large for it is listed without its bytes.
 """
 

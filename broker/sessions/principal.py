@@ -1,6 +1,6 @@
-"""Who a connection acts for. Every decision about what a client may do is handed its principal: each attach, each request to
-management. It is set once for a connection, from what its login has come to, before its Open is looked at; but for who shows a
-token after that, whose it is set from (`broker.sessions.claims`)."""
+"""The user of a connection. Every decision about what a client may do gets this principal: each attach and each management
+request. It is set once for a connection, from the result of its login, before its Open is read. The exception is a client that
+sends a token after its Open: then it is set from this token (`broker.sessions.claims`)."""
 
 from __future__ import annotations
 

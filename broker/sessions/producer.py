@@ -1,17 +1,17 @@
-"""A client's sending link: its credit, and the outcomes of its messages. Where they go is its terminus's business.
+"""A client's sending link: its credit, and the outcomes of its messages. The terminus decides where the messages go.
 
-A large message comes by its parts, to an `Upload` that its target makes (broker.sessions.uploads).
+A large message arrives in parts, for an `Upload` that its target makes (broker.sessions.uploads).
 
-A bundle is messages that come as one (broker.core.bundles): all of them are put where they go, in one batch of the log, or none.
+A bundle is several messages in one delivery (broker.core.bundles): all of them are enqueued in one batch of the log, or none.
 
-Life of a producer: its link attaches to a `Target`; it gets credit for the target's window; each batch of messages that comes is
-handed to the target with their delivery ids, and each message gets its outcome when that is known, for most of them when a batch
-of the log is committed; with the outcome its credit comes back, unless the target has no room.
+Life of a producer: its link attaches to a `Target`, and gets credit for the target's window. Each batch of arriving messages is
+passed to the target with the delivery ids. A message gets its outcome when it is known; for most messages this is when a batch of
+the log is committed. With the outcome the credit is returned, unless the target has no room.
 
-Invariants: what is no AMQP message is rejected, and no target sees it; a message gets `accepted` only when every queue that it
-was routed to holds it durably (or no queue wanted it), and `released` while one of them has no place for it on this broker: for a
-moment on a new primary, and while the disk is nearly full and more comes than it can take; credit out plus messages that wait for
-their outcome never exceed the window: the link of a client that sends more than it has credit for ends.
+Invariants: a delivery that is no AMQP message is rejected, and no target gets it; a message gets `accepted` only when every queue
+that it was routed to has it durably (or no queue wanted it), and `released` while one of them has no place for it on this broker:
+for a moment on a new primary, and while the disk is nearly full; credit plus messages without an outcome never exceed the window,
+and the link of a client that sends more than its credit ends.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The queues that links are attached to: which there are, what they share, and what befalls them all.
+"""The queues that links are attached to: their termini, what they share, and the events that concern all of them.
 
-Life of the queues: a link, or what a term has left to be done, asks for a queue's terminus (broker.sessions.queue_terminus),
-which is made then and kept until the queue is deleted. What a ledger tells of commits, of its disk and of the end of the term
-goes from here to each that it is about.
+Life of the queues: a link, or work that a term has left, needs the terminus of a queue (broker.sessions.queue_terminus). It is
+created then and kept until the queue is deleted. A ledger's events (commits, the disk, the end of the term) go from here to the
+termini that they concern.
 
-Invariants: a queue has one terminus, whatever snapshots make of its node; a queue that is too full to take more is `crowded`
-until its producers have been let go on.
+Invariants: a queue has one terminus, even if a snapshot creates its node again; a queue that is too full to accept more is
+`crowded` until its producers may continue.
 """
 
 from __future__ import annotations

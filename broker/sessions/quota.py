@@ -1,9 +1,10 @@
 """How many queues a user has, and may have: `quota queues` of an ACL, or `--max-queues-per-user`.
 
-Life of a queue here: while there are rules or quotas its definition names the user who made it, for good and on every broker; it
-counts from when it is proposed until it is gone. Queues that were made without either have no owner, and count for nobody.
+Life of a queue here: while there are rules or quotas, a new queue's definition contains the user who created it, for good and on
+every broker. It counts from its proposal until it is deleted. Queues that were created without rules and quotas have no owner,
+and count for no user.
 
-Invariant: what is under way counts once, whether it is applied yet or not, and for as long as this broker may hear of it.
+Invariant: a queue in progress counts once, whether it is applied yet or not, as long as this broker may still get the result.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The management that RabbitMQ's AMQP 1.0 clients ask: `/management`, over a pair of links.
+"""The management node of RabbitMQ's AMQP 1.0 clients: `/management`, over a pair of links.
 
-Life of a pair: a client attaches a sending and a receiving link of one name, each to `/management`, in any order. A request that
-comes over the one is put to management as one of its own (`broker.core.rabbitmq`), with the mailbox of the other as the place for
-the answer, which is put into RabbitMQ's words there.
+Life of a pair: a client attaches a sending and a receiving link of the same name, both to `/management`, in any order. A request
+over the sending link is translated into a request of our management (`broker.core.rabbitmq`). Its answer goes to the mailbox of
+the receiving link, and is translated there into RabbitMQ's form.
 
-Invariants: a client's rights are asked for by management, as for any request; whatever a request asks for, it gets one answer, if
-its pair is whole; requests that wait for their answers are bounded for each pair.
+Invariants: management checks a client's rights, as for any request; every request gets one answer, if both links of its pair
+exist; the number of requests that wait for an answer is limited for each pair.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the log says of what clients do wrong: a line each, up to so many at a time, and then their number.
+"""Lines in the log file about faults of clients: a limited number of lines, and then the number of omitted ones.
 
-Life: each fault is `told`; within `_PERIOD_S` seconds `_LINES` of them are written, and the first one afterwards writes how many
-were not. Invariant: whoever connects and connects again, or asks again and again for what it may not have, cannot fill the log.
+Life: each fault is `told`. Within `_PERIOD_S` seconds `_LINES` of them are written; the first one after that writes how many were
+omitted. Invariant: a client that connects again and again, or repeats a forbidden request, cannot fill the log file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a queue has room: its own limits, with what is proposed for it and not committed yet counted too."""
+"""Whether a queue has room, by its own limits. Messages that are proposed and not committed yet count too."""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
-"""From an exchange to the queues that want a message, and into all of them at once.
+"""Routing: from an exchange to the queues that want a message, and putting it on all of them at once.
 
-All ways through an exchange meet here: what producers send to it, by its name, through the anonymous terminus or in a
-transaction; dead letters; what operators reroute; what routes fetch; events. Each first asks where a message goes (`route`, which
-changes nothing but counters), then looks whether it can be put there, and, just before it puts it, lets it go through the
-exchanges on its way (broker.sessions.passing): one that numbers gives it its number, one that keeps has it as its last, and the
-batch says so.
+All messages through an exchange pass here: from producers, by its name, through the anonymous terminus or in a transaction; dead
+letters; messages that operators reroute or that routes fetch; events. The caller first asks where a message goes (`route`, which
+changes only counters). Then it checks whether the message can be put there. Just before it puts the message, it passes it through
+the exchanges on the way (broker.sessions.passing): an exchange that numbers messages adds its number, an exchange that keeps the
+last message stores it, and the batch records this.
 
-Invariants: a message is put into every queue that it is routed to, or into none; it has its outcome when each log that has a part
-of it has committed that, the log of an exchange that numbers or keeps it too. A queue that detects duplicates, and has it
-already, counts as one that it was put into. What is refused, or stays where it is, has no number and is no exchange's last
-message.
+Invariants: a message is put on every queue that it is routed to, or on none; it has its outcome when every log with a part of it
+has committed, including the log of an exchange that numbers or keeps it. A queue that detects the message as a duplicate counts
+as one that has it. A message that is refused, or stays where it is, gets no number and is not an exchange's last message.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What time brings about on a broker that serves: one timer for all of it.
+"""Timed actions on the broker that serves: one timer for all of them.
 
-Life of an entry: `after` says what is to be done about a key and when; it is done once, at that time or at the end of the turn
-of the reactor that comes next after it, unless the key was cancelled, or was given another time. When this broker serves no
-more, `clear` takes all of it away: another broker is to decide now.
+Life of an entry: `after` sets the action of a key and its time. The action is done once, at that time or at the end of the next
+turn of the reactor after it, unless the key was cancelled or got another time. When this broker stops serving, `clear` removes
+all entries, because another broker decides now.
 
-What is to be done proposes a record to a log, as whatever a client asks for does (docs/adr/0020). So no record depends on a
-clock: a backup applies what the primary has decided, and keeps no schedule.
+An action proposes a record to a log, like a client's request (docs/adr/0020). So no record depends on a clock: a backup applies
+what the primary has decided, and has no schedule.
 
-Invariants: there is one timer for all keys, and none while there are no keys; time is the reactor's, which does not follow the
-wall clock; what is to be done is asked to look again whether it still should.
+Invariants: there is one timer for all keys, and none without keys; time is the reactor's, which does not follow the wall clock;
+an action checks again whether it is still needed.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Selectors on a queue: what consumers and browsers with a selector get, and how much of each turn goes into looking for it.
+"""Selectors on a queue: the messages for consumers and browsers with a selector, and the share of each turn for finding them.
 
-Life of a search: a subscription with a selector has credit, and its queue gives out. So many messages are looked at there and
-then (`limits.SELECTOR_LOOKS`): what has just come, mostly. When there are more to look at, the queue waits for its share of the
-turns that follow (`broker.sessions.share`), and looks at as many in each; so a search through a million messages holds up nobody,
-and the queue's other consumers get theirs meanwhile. Bodies that are not in memory are read by the queue's read-ahead; of a large
-message the first part is read here.
+Life of a search: a subscription with a selector has credit, and its queue dispatches. A limited number of messages is examined at
+once (`limits.SELECTOR_LOOKS`); usually these are the newest ones. If there are more to examine, the queue waits for its share of
+the next turns (`broker.sessions.share`), and examines as many in each. So a search through a million messages delays nobody, and
+the queue's other consumers get their messages meanwhile. Bodies that are not in memory are read by the queue's read-ahead; of a
+large message the first part is read here.
 
 Invariants: searches of one queue take turns; consumers with the same selector share one scan (`broker.core.queues.scan`), which
-ends with the last of them; a subscription that has not been shown all that is there is `unfinished`, and does not hear that there
-is nothing for it.
+ends with the last of them; a subscription that was not shown all existing messages is `unfinished`, and is not told that there is
+no message for it.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""The share of a reactor's turn that goes to what costs much and brings no message: strangers, and links that come and go.
+"""The share of a reactor's turn for expensive work without messages: connections before their Open, and links that come and go.
 
-Life of a piece of such work: a connection that is not open yet has been read, or one that is open has brought more begins,
-attaches, detaches and ends than fit a turn; as long as this turn has time left and nobody waits, it is done at once; else it
-waits here, its connection is not read, and the next turns do a piece of each in turn. So a flood takes its share of each turn,
-however many connections it comes over, and everybody else has the rest.
+Life of a piece of such work: a connection before its Open was read, or an open connection has sent more begins, attaches,
+detaches and ends than fit into a turn. If this turn has time left and no connection waits, the work is done at once. Otherwise it
+waits here, its connection is not read, and the next turns do a piece of each waiting connection in order. So a flood gets only
+its share of each turn, however many connections it uses, and all other work gets the rest.
 
-How much that is hangs on whether messages come and go (`Allowance`): a message passes several turns of the reactor, and waits in
-each for what the turn before it did. While none comes, a flood has half of the time, so that many clients who come back at once
-are let in quickly; while some do, it has less of a turn, and a smaller part of the time.
+The size of the share depends on whether messages move (`Allowance`): a message needs several turns of the reactor, and waits in
+each of them for the work of the turn before. Without messages a flood gets half of the time, so that many reconnecting clients
+are admitted quickly. With messages it gets a shorter piece of each turn, and a smaller part of the time.
 
-Invariants: a turn spends `Allowance.turn_s` on it, and one piece of work more at the most; while work waits, others have half of
-the time at least, so that a broker which has nothing else to do sleeps, and is quick to wake for a message.
+Invariants: a turn spends `Allowance.turn_s` on such work, plus at most one piece of work; while work waits, at least half of the
+time is left for others, so that a broker without other work sleeps, and wakes quickly for a message.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Consumers that hold messages up: looked for, told of, and ended if the broker is told to.
+"""Slow consumers, which delay messages: the broker looks for them, logs them, and ends them if configured.
 
-Life of a slow consumer: messages wait on its queue, or another consumer waits for some, and it has brought no outcome for what it
-holds, or its client has read nothing, for `limit_s` seconds; the log says so, and it counts as slow until it moves again or
-nobody waits any more. With `closes` it is ended instead: its link, so that what it holds goes to others, or the connection of a
-client that does not read, which would not hear of its link's end. Both get `amqp:resource-limit-exceeded`.
+Life of a slow consumer: messages wait on its queue, or another consumer waits for messages, and for `limit_s` seconds this
+consumer has sent no outcome for the messages that it holds, or its client has read nothing. The log file reports it. It counts as
+slow until it moves again, or nobody waits any more. With `closes` it is ended instead: its link is detached, so that its messages
+go to others; if its client does not read, its connection is closed, because a detach would not reach the client. Both get
+`amqp:resource-limit-exceeded`.
 
-A client that takes its time with a message while nobody waits is not slow; nor is a browser, which holds nothing up.
+A client that takes long for a message while nobody waits is not slow. A browser is never slow, because it delays nobody.
 
-Invariant: to look takes small pieces of turns, however many queues there are.
+Invariant: a check takes small pieces of turns, however many queues there are.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Subscriptions to exchanges that are known by a name: durable ones, those that stay for a time, and those that several links
-share (docs/adr/0045-subscriptions-that-last.md).
+"""Named subscriptions to exchanges: durable ones, those with a lifetime, and those that several links share
+(docs/adr/0045-subscriptions-that-last.md).
 
-Life of one: the first attach with its name makes its queue and the binding, in one batch of the log that has the exchange; a link
-is attached to the queue when that is committed. Later attaches find the queue by its name. Who asks for other terms gets a new
-queue in the place of the old one, but only if nobody uses that. A detach, and a lost connection, leave it as it is; a link that
-is closed ends it, which is answered when it is committed; one that is shared and not durable goes with its last link. An attach
-without a source asks for what stands under its link's name.
+Life of a subscription: the first attach with its name creates its queue and the binding, in one batch of the log that has the
+exchange. When this is committed, the link is attached to the queue. Later attaches find the queue by its name. An attach with
+other terms gets a new queue instead of the old one, but only if nobody uses the old one. A detach or a lost connection does not
+change the subscription. A closed link ends it, and the close is answered when this is committed. A shared subscription that is
+not durable ends with its last link. An attach without a source returns the terms of the subscription with the link's name.
 
-Invariants: while a change of a subscription's queue is under way, whoever attaches to it waits for that; this broker proposes at
-most one at a time for each; a subscription that lasts has its queue in the cluster's log if its exchange has.
+Invariants: while a change of a subscription's queue is in progress, attaches to it wait; this broker proposes at most one change
+at a time for each subscription; a lasting subscription has its queue in the cluster's log if its exchange is there.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
-"""Transactions: what clients send and settle takes effect at once, in one batch of the log, or not at all.
+"""Transactions: the messages and outcomes of a client take effect together, in one batch of the log, or not at all.
 
-Life of a transaction: a client attaches a link to the coordinator and declares one; messages that it sends in it, over any link
-of its connection, are kept here, and consumed messages whose outcomes it gives in it stay acquired. A discharge carries it out:
-every message is routed; all of them, and the dequeues of what was accepted, go into one batch; when that is committed the
-discharge is accepted. It is undone by a discharge that fails, and by the end of the coordinator's link, of the connection or of
-this broker's service: nothing was put anywhere, and what was consumed is available again, after a discharge with its delivery
-count raised.
+Life of a transaction: a client attaches a link to the coordinator and declares a transaction. Messages that it sends in the
+transaction, over any link of its connection, are kept here, and consumed messages whose outcomes are part of it stay acquired. A
+discharge commits it: every message is routed; all of them, and the dequeues of the accepted messages, go into one batch; when
+that is committed, the discharge is accepted. The transaction is rolled back by a discharge with `fail`, and by the end of the
+coordinator's link, of the connection or of this broker's service. Then nothing was enqueued, and the consumed messages are
+available again; after a discharge, their delivery count is raised.
 
-Invariants: the log has all of a transaction in one batch or nothing of it; what a transaction holds is bounded (`Account`);
-a transaction that a part was refused of is never carried out; a transaction is known to its connection alone, and no other has
-its id.
+Invariants: the log has the whole transaction in one batch or nothing of it; the content of a transaction is limited (`Account`);
+a transaction with a refused part is never committed; only its own connection knows a transaction, and no other one has its id.
 
-A queue that is on this broker alone is in a log of its own. A transaction over both logs is written to the cluster's first, and
-to the local one when that is committed: a failover between the two loses what it always loses, the queues of this broker alone.
+A queue that is only on this broker is in a separate log. A transaction over both logs is written to the cluster's log first, and
+to the local one when that is committed. A failover in between loses what a failover always loses: the queues of only this broker.
 
 Source: AMQP 1.0 part 4.
 """

@@ -1,7 +1,7 @@
-"""A turn of the reactor as the broker sees it: what has to be done once at its end, however often it was asked for.
+"""A turn of the reactor as the broker sees it: work that is done once at its end, however often it was requested.
 
-Life of a turn: bytes, commits or a timer come in; links get output and queues get something to give out, and say so here; at the
-end of every entry from the reactor `flush` gives out and then writes, each queue and each connection once.
+Life of a turn: bytes, commits or a timer arrive. Links that get output, and queues that can deliver, register here. At the end of
+every entry from the reactor, `flush` first dispatches each queue once, and then writes to each connection once.
 
 Invariant: a connection's output of one turn is one write.
 """

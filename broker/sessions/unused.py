@@ -1,14 +1,14 @@
-"""Queues that go when nobody has used them for a time: `qpid.auto_delete_timeout`, in seconds.
+"""Queues that are deleted when nobody has used them for a time: `qpid.auto_delete_timeout`, in seconds.
 
-Life of such a queue: from when it is made, or its last link has gone, or a term begins in which it has none, its time runs; a
-link that attaches to it ends that; when the time is over, the primary proposes its end, as if a client had asked for it. So it is
-kept for the whole of its time on each new primary, because nobody knows what happened to it on the last.
+Life of such a queue: its time starts when it is created, when its last link ends, or when a term begins in which it has no link.
+A link that attaches to it stops the time. When the time is over, the primary proposes the deletion, like a client's request. So
+the queue is kept for its full time on each new primary, because the new primary does not know since when the queue was unused.
 
-A user of a queue is a link attached to it, a producer's or a consumer's, browsers too. What comes through an exchange or over an
-anonymous link uses nothing.
+Every link that is attached to the queue uses it: producers, consumers and browsers. Messages through an exchange or over an
+anonymous link do not count as use.
 
-Invariants: only the broker that serves decides; a backup keeps no time and asks no clock; what decides is the number of links at
-that moment, and not the schedule alone.
+Invariants: only the broker that serves decides; a backup needs no time and no clock; the number of links at that moment decides,
+not only the schedule.
 
 Source: qpidd's QueueSettings.cpp (an argument above 0 makes the queue an auto-delete queue) and Queue.cpp (the time begins anew
 when the queue is read back from the store; a link of either direction is a user).

@@ -1,13 +1,13 @@
-"""Large messages on their way in: each part is proposed as it comes, and a manifest when the message is whole.
+"""Receiving large messages: each part is proposed as it arrives, and a manifest when the message is complete.
 
-Life of an upload: the first part of a message says where the message goes, and begins the upload; every part is put into the
-store of parts of each log that has one of these queues; after the last one the queues get the manifest, and the message is
-accepted when that is committed. A message that ends early, because its sender aborts it or its link ends, leaves nothing: its
-parts are removed. What cannot be taken is swallowed to its end and then gets its outcome; what had come of it is removed at once.
+Life of an upload: the first part of a message determines its queues, and begins the upload. Every part is put into the store of
+parts of each log that has one of these queues. After the last part, the queues get the manifest, and the message is accepted when
+that is committed. If a message ends early, because its sender aborts it or its link ends, its parts are removed. A message that
+cannot be accepted is read and dropped to its end, and then gets its outcome; the parts that were stored are removed at once.
 
-Invariants: no more than a part of a message is in memory beside what the logs have not committed; a message is put into every
-queue that it is routed to, or into none; parts that were proposed are named by a manifest or removed; if the term ends first,
-the next primary removes them.
+Invariants: besides the bytes that the logs have not committed, at most one part of a message is in memory; a message is put on
+every queue that it is routed to, or on none; proposed parts are named by a manifest or removed; if the term ends first, the next
+primary removes them.
 """
 
 from __future__ import annotations
