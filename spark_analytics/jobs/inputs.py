@@ -98,15 +98,21 @@ def read(
         return _from_store(spark, Store(path), since_ms=since_ms, until_ms=until_ms)
     text = sources.read_kafka(spark, kafka) if kafka is not None else sources.read_lines(spark, path)
     releases: list[Callable[[], Any]] = []
+    number = None if nbytes is None else nbytes // _BYTES_A_LINE
+
+    def in_one(frame: DataFrame) -> DataFrame:
+        """Few lines in one part: what follows needs no shuffle, and each job one task."""
+        return frame.coalesce(1) if number is not None and number < _WORTH_COMPILING else frame
 
     def keep(frame: DataFrame) -> DataFrame:
-        kept, release = _worked_out_once(frame)
+        kept, release = _worked_out_once(in_one(frame))
         releases.append(release)
         return kept
 
-    with compiled(spark, lines=None if nbytes is None else nbytes // _BYTES_A_LINE):
+    with compiled(spark, lines=number):
         lines = keep(of_lines.kept(parse.parse(text, now_ms=now_ms)).drop(*of_lines.UNUSED))
         lines, repeated = single(lines, of_lines.blocks(lines), keep)
+    lines = in_one(lines)
     files = None if kafka is not None else len(text.inputFiles())
     return Inputs("telemetry", lines, repeated, {"files": files, "late": None}, lambda: [release() for release in releases])
 

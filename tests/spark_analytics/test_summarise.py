@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from py4j.protocol import REFLECTION_COMMAND_NAME
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
 
 from spark_analytics import demo_data
 from spark_analytics.demo_data import BROKERS
@@ -134,6 +136,36 @@ def test_with_too_many_windows_the_totals_are_the_same_and_the_worst_queue_is_lo
 def test_a_summary_asks_spark_for_few_jobs(counted: tuple[Report, int]) -> None:
     """A small job's time is Spark's planning. This story has all that takes jobs of their own: repeats, bad lines, failovers."""
     assert 5 < counted[1] <= 12
+
+
+def test_few_lines_are_kept_in_one_part_and_others_in_as_many_as_there_are_cores(spark: SparkSession, story: Story) -> None:
+    """In one part no job needs a shuffle. Of the repeated lines, which are kept beside the others, too."""
+    for nbytes, parts in ((1_000_000, {1}), (1_000_000_000, {2, 3, 4})):
+        read = inputs.read(spark, str(story[0]), None, now_ms=START_MS + 400_000, since_ms=None, until_ms=None, nbytes=nbytes)
+        assert read.repeated
+        assert read.lines.rdd.getNumPartitions() in parts
+        read.release()
+
+
+def test_columns_are_made_without_a_look_at_sparks_jars_for_each(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark asks Java by name for what makes each column; one that is known need not be looked for."""
+
+    def made() -> Column:
+        return F.when(F.col("a") > F.lit(1), F.coalesce(F.col("b"), F.max("c")))
+
+    made()
+    gateway: Any = spark.sparkContext._gateway
+    client, asked = gateway._gateway_client, []
+
+    def send(command: str, *more: Any, **options: Any) -> Any:
+        asked.append(command)
+        return client_sends(command, *more, **options)
+
+    client_sends = client.send_command
+    monkeypatch.setattr(client, "send_command", send)
+    made()
+    assert len(asked) > 5
+    assert [command for command in asked if command.startswith(REFLECTION_COMMAND_NAME)] == []
 
 
 def test_the_lines_that_a_summary_has_kept_are_let_go(spark: SparkSession, story: Story) -> None:
