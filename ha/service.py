@@ -304,7 +304,8 @@ class Process:
         if self.tls is not None:
             timeout_s = settings.max_negotiate_time / 1000
             failed = broker.admission.handshake_failed
-            self._handshakes = Handshakes(self.reactor, self.tls, broker.new_connection, failed, timeout_s)
+            share = broker.admission.share
+            self._handshakes = Handshakes(self.reactor, self.tls, broker.new_connection, failed, timeout_s, share)
             self.tls_port = self._listen_on(settings.ssl_port, "--ssl-port", self._handshakes)
             if settings.require_encryption:
                 self.port = self.tls_port

@@ -6,14 +6,14 @@ has for its Open. Then the broker gets it like a socket without TLS, together wi
 Invariant: at most `limits.MAX_HANDSHAKES` sockets are in a handshake. One more replaces the oldest, so that clients that connect
 and send nothing block others for no longer than a handshake takes. At most as many more sockets are open that have been given up
 in this turn. A port accepts `limits.ACCEPTS_AT_ONCE` sockets at once: the others wait in the kernel, and connected clients do
-not wait for them. A port for clients uses the share of a turn for connections before their Open (`SharingPort`).
+not wait for them. A port for clients uses the share of a turn for connections before their Open (`SharingPort`), and so does each
+step of a handshake.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from typing import Protocol as TypingProtocol
 
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTCP, IReactorTime
@@ -25,6 +25,7 @@ from twisted.python.failure import Failure
 from broker.core import limits
 from broker.core.identity import Socket
 from broker.net.reactor import MonotonicEPollReactor, Urgent
+from broker.net.sharing import Share
 
 if TYPE_CHECKING:
     from broker.net.credentials import Credentials
@@ -66,23 +67,6 @@ class PatientPort(Port):
     def _go_on(self) -> None:
         if self.is_open:
             self.startReading()
-
-
-class Share(TypingProtocol):
-    """Where ports wait until they may accept (`broker.sessions.share`)."""
-
-    @property
-    def is_left(self) -> bool:
-        """Whether this turn has time for it."""
-
-    def spent(self, seconds: float) -> None:
-        """So much was taken."""
-
-    def later(self, work: SharingPort) -> None:
-        """Have it go on in a later turn."""
-
-    def forget(self, work: SharingPort) -> None:
-        """It waits no more."""
 
 
 class SharingPort(PatientPort):
@@ -152,8 +136,10 @@ class Handshakes(ServerFactory):
         new_connection: NewConnection,
         failed: Callable[[str, str], None],
         timeout_s: float,
+        share: Share | None = None,
     ) -> None:
         self._clock = clock
+        self._share = share
         self._credentials = credentials
         self._new_connection = new_connection
         self._failed = failed
@@ -174,7 +160,7 @@ class Handshakes(ServerFactory):
             if len(self._given_up) >= limits.MAX_HANDSHAKES:
                 return None
             self._give_up_oldest()
-        socket = TlsSocket(self._clock, self._credentials.server(), self, self._timeout_s)
+        socket = TlsSocket(self._clock, self._credentials.server(), self, self._timeout_s, self._share)
         self._going_on[socket] = text_of(addr)
         return socket
 

@@ -1,6 +1,7 @@
 """TLS between a socket and an AMQP protocol: a Protocol towards the socket, a transport towards AMQP.
 
-Life of a `TlsSocket`: the socket is accepted, and the handshake begins, which has a time limit. When it is done, the owner is
+Life of a `TlsSocket`: the socket is accepted, and the handshake begins, which has a time limit. On a server, each step of it uses
+the share of a turn for strangers, because the signature takes longer than many messages. When the handshake is done, the owner is
 asked for the protocol above (`TlsOwner.ready`), which is then connected. From then on, the data of one read of the socket is
 decrypted and passed on in one piece, and the output of an engine in one turn is encrypted in records of maximum size and written
 to the socket in one piece. When the connection ends, the protocol above is notified, or, if there is none yet, the owner with
@@ -33,6 +34,7 @@ from twisted.python.failure import Failure
 from broker.amqp.engine import Engine
 from broker.net.credentials import Credentials, objection_to_server, what_failed
 from broker.net.output import READ_BYTES, REST_BYTES, TlsFailed, Writing, is_idle, wait_with_more
+from broker.net.sharing import Share
 
 RECORD_BYTES = 16 * 1024
 """The most that a record holds (RFC 8446, 5.1)."""
@@ -56,7 +58,9 @@ class TlsSocket(Writing, TwistedProtocol):
 
     transport: Any
 
-    def __init__(self, clock: IReactorTime, tls: SSL.Connection, owner: TlsOwner, timeout_s: float) -> None:
+    def __init__(
+        self, clock: IReactorTime, tls: SSL.Connection, owner: TlsOwner, timeout_s: float, share: Share | None = None
+    ) -> None:
         self.untrusted = 0
         """Why the peer's certificate was not taken: OpenSSL's number, or 0."""
         self._tls: SSL.Connection | None = tls
@@ -64,6 +68,8 @@ class TlsSocket(Writing, TwistedProtocol):
         self._owner = owner
         self._timeout_s = timeout_s
         self._timer: IDelayedCall | None = None
+        self._share = share
+        """What the handshake has of a turn; None: it is not limited."""
         self._above: Any = None
         self._reason = ""
         self._over = False
@@ -87,15 +93,38 @@ class TlsSocket(Writing, TwistedProtocol):
         if tls is None or self._over:
             return
         tls.bio_write(data)
-        if self._above is None:
-            self._shake()
+        share = self._share
         if self._above is not None:
             self._read(tls)
+        elif share is None:
+            self._step()
+        elif share.is_left:
+            began_s = self._clock.seconds()
+            self._step()
+            share.spent(self._clock.seconds() - began_s)
+        else:
+            self.transport.pauseProducing()
+            share.later(self)
+
+    def go_on(self) -> bool:
+        """See `sharing.Work`: the handshake's next step."""
+        if self._tls is not None and not self._over:
+            self.transport.resumeProducing()
+            self._step()
+        return False
+
+    def _step(self) -> None:
+        """The handshake goes on with what has come. The last of it may bring the first data."""
+        self._shake()
+        if self._above is not None and self._tls is not None:
+            self._read(self._tls)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """The socket is gone."""
         self._over = True
         self._end_timer()
+        if self._share is not None:
+            self._share.forget(self)
         if self._tls is not None:
             self._tls.set_app_data(None)  # so that no circle keeps what OpenSSL has
             self._tls = None

@@ -1,19 +1,21 @@
 """What other clients notice of a flood: `python -m tests.bench --scenario floods`.
 
 A broker by itself, one client that sends a message of 1 KiB and waits until it is accepted, over and over, and beside it a
-flooder, in a process of its own that gives way to both (`nice`): of connections, of links, of logins with a wrong password or a
-SCRAM that is not gone on with, of requests to management; and of nothing, by a flooder that only computes, which says what the
-machine itself makes of a third process. Each flood is measured between two times without one, `ROUNDS` times, and its ratio is to
-those; p99 of what goes with the machine's load is to be read with care.
+flooder, in a process of its own that gives way to both (`nice`): of connections, of TLS handshakes, of links, of logins with a
+wrong password or a SCRAM that is not gone on with, of requests to management; and of nothing, by a flooder that only computes,
+which says what the machine itself makes of a third process. Each flood is measured between two times without one, `ROUNDS` times,
+and its ratio is to those; p99 of what goes with the machine's load is to be read with care.
 
 `python -m tests.bench.floods KIND HOST PORT` is a flooder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import socket
+import ssl
 import statistics
 import struct
 import subprocess
@@ -30,6 +32,7 @@ from broker.core import sasl, values
 from broker.core.door import HEADER
 from broker.core.users import SHA_256, derive, line_of
 from tests.broker.core.stream import BEGIN, OPEN, attach, init, performative
+from tests.certificates import authority
 from tests.system import harness
 
 SECONDS = 4.0
@@ -60,7 +63,10 @@ def measure(folder: Path) -> None:
     users.touch(0o600)
     users.write_text(line_of("user", {SHA_256: derive(SHA_256, "password", bytes(16))}) + "\n")
     options = ("--users", str(users), "--plain-without-tls", "yes", "--sasl-mechanisms", "SCRAM-SHA-256,PLAIN,ANONYMOUS")
-    with harness.standalone(folder / "broker", *options) as broker:
+    certificate, key = authority().issue("broker", "localhost", "127.0.0.1").write(folder, "broker")
+    (tls_port,) = map(str, harness.free_ports(1))
+    by_tls = ("--ssl-port", tls_port, "--ssl-certificate", str(certificate), "--ssl-key", str(key))
+    with harness.standalone(folder / "broker", *options, *by_tls) as broker:
         harness.ask_all(broker.address, *(("CREATE", "queue", f"q{number}", {}) for number in range(QUEUES)), timeout_s=300)
         print(f"{'a flood of':<14}{'round trips':>13}{'p50 ms':>9}{'p99 ms':>9}{'ratio p50':>11}{'ratio p99':>11}{'load':>7}")
         for kind in FLOODS:
@@ -68,7 +74,9 @@ def measure(folder: Path) -> None:
             flooded: list[float] = []
             for _ in range(ROUNDS):
                 quiet += round_trips(broker.address)
-                flooder = subprocess.Popen([sys.executable, "-m", "tests.bench.floods", kind, *broker.address.split(":")])
+                host, port = broker.address.split(":")
+                at = tls_port if kind == "handshakes" else port
+                flooder = subprocess.Popen([sys.executable, "-m", "tests.bench.floods", kind, host, at])
                 try:
                     time.sleep(1.5)  # it is at it
                     flooded += round_trips(broker.address)
@@ -115,6 +123,15 @@ def _percentiles(found: list[float]) -> tuple[float, float]:
 def _connections(address: tuple[str, int]) -> None:
     """Connections that are opened and dropped."""
     _come_and_go(address, [sasl.HEADER + init() + HEADER + OPEN + BEGIN])
+
+
+def _handshakes(address: tuple[str, int]) -> None:
+    """TLS handshakes that are dropped when the server has done its part, which is the expensive one."""
+    hello = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    _come_and_go(address, [hello.read()])
 
 
 def _wrong_passwords(address: tuple[str, int]) -> None:
@@ -195,6 +212,7 @@ def _computing(address: tuple[str, int]) -> None:
 FLOODS: dict[str, Callable[[tuple[str, int]], None]] = {
     "computing": _computing,
     "connections": _connections,
+    "handshakes": _handshakes,
     "links": _links,
     "passwords": _wrong_passwords,
     "scram": _scram,

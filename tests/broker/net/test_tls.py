@@ -24,6 +24,7 @@ from broker.net.credentials import Credentials
 from broker.net.listener import Handshakes
 from broker.net.output import TlsFailed, write_output
 from broker.net.tls import RECORD_BYTES
+from broker.sessions.share import Share
 from broker.tls_files import TlsFiles
 from tests.broker.amqp.pairs import Pair
 from tests.broker.net.visitor import Visitor, records
@@ -53,6 +54,7 @@ class Port:
 
     def __init__(self, folder: Path, *, files: dict[str, Any] | None = None, demands: bool = False, full: bool = False) -> None:
         self.clock = Clock()
+        self.share = Share(self.clock, lambda: None)
         self.sockets: list[Socket] = []
         self.taken: list[Above] = []
         self.failed: list[tuple[str, str]] = []
@@ -61,7 +63,9 @@ class Port:
         certificate, key = authority().issue("broker", "localhost", "127.0.0.1").write(folder, "broker")
         given: dict[str, Any] = {"certificate": certificate, "key": key, "authorities": self.ca}
         self.credentials = Credentials(TlsFiles(**given | (files or {})), demands=demands)
-        self.handshakes = Handshakes(self.clock, self.credentials, self._new, lambda *what: self.failed.append(what), 10.0)
+        self.handshakes = Handshakes(
+            self.clock, self.credentials, self._new, lambda *what: self.failed.append(what), 10.0, self.share
+        )
         self.visitors: list[Visitor] = []
 
     def _new(self, socket: Socket) -> Above | None:
@@ -84,6 +88,7 @@ class Port:
     def close(self) -> None:
         for visitor in self.visitors:
             visitor.lose()
+        self.clock.advance(1)
         assert not len(self.handshakes), "a socket that is gone is still among the handshakes"
         assert not self.clock.getDelayedCalls(), "a socket that is gone leaves a timer behind"
 
@@ -129,6 +134,55 @@ def test_a_handshake_that_is_not_done_in_time_ends(port: Any) -> None:
     assert visitor.socket.disconnecting
     visitor.lose()
     assert opened.failed == [("192.0.2.7:40000", "the TLS handshake was not done after 10 s")]
+
+
+def test_a_handshake_waits_for_its_share_of_a_turn_and_its_socket_is_not_read_meanwhile(port: Any) -> None:
+    """Breaks when many who shake hands at once have a turn for all of their signatures."""
+    opened = port()
+    opened.share.spent(limits.SHARE_TURN_S)
+    visitors = [opened.visit().turn() for _ in range(2)]
+    assert [visitor.socket.producerState for visitor in visitors] == ["paused", "paused"]
+    assert [visitor.wire for visitor in visitors] == [b"", b""]
+    opened.clock.advance(limits.SHARE_TURN_S)
+    assert [visitor.socket.producerState for visitor in visitors] == ["producing", "producing"]
+    assert [visitor.turn().ready for visitor in visitors] == [True, True]
+    assert [above.made for above in opened.taken] == [True, True]
+
+
+def test_what_a_step_of_a_handshake_takes_is_taken_from_the_share(port: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = port()
+    times = itertools.count()
+    monkeypatch.setattr(opened.clock, "seconds", lambda: next(times) * limits.SHARE_TURN_S)
+    first, second = opened.visit(), opened.visit()
+    first.say()
+    second.say()
+    assert (bool(first.socket.value()), bool(second.socket.value())) == (True, False)
+
+
+def test_what_comes_with_the_last_of_a_handshake_that_waited_is_passed_on(port: Any) -> None:
+    """Breaks when a client that says its first words with the end of its handshake waits for an answer for ever."""
+    opened = port()
+    visitor = opened.visit()
+    visitor.say()
+    visitor.listen()
+    assert visitor.ready
+    opened.share.spent(limits.SHARE_TURN_S)
+    visitor.send(b"first words")
+    assert not opened.taken
+    opened.clock.advance(limits.SHARE_TURN_S)
+    assert opened.taken[0].reads == [b"first words"]
+
+
+def test_a_socket_that_ends_while_its_handshake_waits_has_no_turn(port: Any) -> None:
+    opened = port()
+    opened.share.spent(limits.SHARE_TURN_S)
+    gone, late = opened.visit(), opened.visit()
+    for visitor in (gone, late):
+        visitor.say()
+    gone.lose()
+    opened.handshakes.stop()
+    opened.clock.advance(limits.SHARE_TURN_S)
+    assert (gone.wire, late.socket.value(), len(opened.share._waiting)) == (b"", b"", 0)
 
 
 def test_one_handshake_too_many_takes_the_place_of_the_oldest(port: Any, monkeypatch: pytest.MonkeyPatch) -> None:
