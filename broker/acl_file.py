@@ -1,12 +1,11 @@
-"""The ACL file of a broker: read at the start, and anew when somebody asks for it.
+"""The ACL file of a broker: read at the start, and again on request.
 
-Life: `load` reads the file before anything else is done, and what is wrong with it keeps the broker from starting; `attach_to`
-puts its rules in force, when there is a broker; `reload` (by SIGHUP, or `RELOAD` of management) reads it again and puts its rules
-in the place of those, or leaves them and says why.
+Life: `load` reads the file first of all, and a fault in it prevents the start. `attach_to` puts its rules in force when the
+broker exists. `reload` (by SIGHUP, or by the management request `RELOAD`) reads it again and replaces the rules, or keeps the old
+ones and says why.
 
-Invariants: the rules in force come from one whole file that was read without an error; a broker that was started without a file
-has none for as long as it lives. The file is each broker's own: nothing of it is replicated, and its checksum tells which
-brokers have the same.
+Invariants: the rules in force come from one complete file without an error; a broker that was started without a file has no rules
+as long as it runs. Each broker has its own file: nothing of it is replicated, and its checksum shows which brokers have the same.
 
 Reference: docs/reference/acl.md.
 """

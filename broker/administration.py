@@ -1,15 +1,16 @@
 """Management: from a request to its answer.
 
-Life of a request: it comes as a message to `$management`, is read (`broker.amqp.management_node`), refused with 403 if its
-connection lacks the right, answered from what the broker has (QUERY, by the page: `broker.core.management.Page`), handed to
-whoever has registered its type (`extensions`), or planned as one change of one log and answered when that is committed. The
-answer goes to the mailbox or queue that the request names, if that is still there and its connection may send there. When
-requests take more than their share of a turn of the reactor, the rest of the work waits for the next ones, link by link in turn.
+Life of a request: it arrives as a message to `$management` and is decoded (`broker.amqp.management_node`). It is refused with 403
+if its connection lacks the right. Otherwise it is answered from the state of the broker (QUERY, in pages:
+`broker.core.management.Page`), passed to the object that is registered for its type (`extensions`), or planned as one change of
+one log and answered when that is committed. The answer goes to the mailbox or queue that the request names, if that still exists
+and its connection may send to it. When requests exceed their share of a turn of the reactor, the rest of the work waits for the
+next turns, and the links take turns.
 
-Invariants: management keeps nothing else waiting for longer than `limits.MANAGEMENT_TURN_S` and one small piece of work, and
-takes half of the time at the most while it has much to do, less while messages come and go (`broker.sessions.share`); what waits
-has a bound, and so has an answer; whatever a request holds, it gets one answer, or none if it names no place for it or its link
-has ended; nothing is changed but through a log, and without a line in the audit log.
+Invariants: management delays other work by at most `limits.MANAGEMENT_TURN_S` and one small piece of work, and under load takes
+at most half of the time, less while messages move (`broker.sessions.share`); waiting requests and answers have limits; every
+request gets one answer, whatever it contains, or none if it names no place for the answer or its link has ended; every change
+goes through a log and is written to the audit log.
 
 Reference: docs/reference/management.md.
 """

@@ -1,12 +1,12 @@
-"""The management client: how every tool of ours talks to a broker.
+"""The management client: all our tools use it to talk to a broker.
 
-Life of a `ManagementClient`: `connect` opens TCP, then AMQP as an anonymous or named user, a session, a sender to
-`$management` and a receiver whose address the broker makes up; when the broker has answered all of these the Deferred
-fires. Each `request` is one message with a number of its own in `correlation-id`; the answer with the same number fires the
-request's Deferred. The connection ends through `close`, the broker, the network or, with a heartbeat, through silence; then
-every request that still waits fails, and `lost` fires with the reason, always and exactly once.
+Life of a `ManagementClient`: `connect` opens TCP, then AMQP as an anonymous or named user, a session, a sender to `$management`,
+and a receiver whose address the broker creates. When the broker has answered all of these, the Deferred fires. Each `request` is
+one message with its own number in `correlation-id`; the answer with the same number fires the request's Deferred. The connection
+is ended by `close`, the broker, the network or, with a heartbeat, by silence. Then every waiting request fails, and `lost` fires
+with the reason, always exactly once.
 
-AMQP itself is `broker.net.management_wire`'s matter.
+`broker.net.management_wire` handles AMQP itself.
 
 Invariants: an answer never fires two requests; a request is answered, fails or times out, and is then forgotten; at most
 MAX_WAITING_REQUESTS wait at once.

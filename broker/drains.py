@@ -1,18 +1,23 @@
-"""Requests to management of type `drain`: a broker leaves, and another takes its messages over. Either side answers its part.
+"""Management requests of type `drain`: a broker leaves, and another one takes over its messages. Each side answers its part.
 
-Of the broker that leaves: `QUERY` tells what is left, `LARGER` which messages are larger than a target takes, `LEAVE` makes it
-leave, `RELEASED` notes that the target knows it is empty. To call that off, `HALT` ends the drain's links, `SETTLE` takes off
-what the target holds, and `REOPEN` lets the broker serve. `ASSIGN` gives a queue to another of several targets.
-Of the target: `TAKE` announces a queue whose messages come; if that stands for a subscription and is to `pause`, it gives nothing
-out until `RESUME`, or the drain's end. `DECLINE` ends one queue of a drain of which nothing has come. `ORIGINS` tells of which
-queues any have come, `HELD` which ones, `RELEASE` ends a drain, `FORGET` ends what is known of it. Each may be asked again
-without harm, and says what is so then.
-Of either: `REPORT` says what has become of a queue. What begins, ends, is called off or is refused is told to `tell`, which
-writes it to telemetry, by the primary of a cluster.
+To the broker that leaves: `QUERY` returns what is left, `LARGER` the messages that are larger than a target accepts. `LEAVE`
+makes it leave, and `RELEASED` records that the target knows that it is empty. To cancel the drain, `HALT` ends the drain's links,
+`SETTLE` removes the messages that the target has, and `REOPEN` lets the broker serve again. `ASSIGN` gives a queue to another one
+of several targets.
 
-Invariant: with a number of messages, `RELEASE` ends a drain only if that many are held of it: then nobody has put more of it
-since the asker looked, and nobody will. It stops the drain's links first, waits until what they have brought is committed, and
-counts then; its record comes behind all of theirs in the log, so whoever is the primary when it is applied has counted the same.
+To the target: `TAKE` announces a queue whose messages will arrive; if it is the queue of a subscription, and `pause` is set, it
+delivers nothing until `RESUME` or the end of the drain. `DECLINE` ends one queue of a drain from which nothing has arrived.
+`ORIGINS` returns the queues from which messages have arrived, `HELD` their sequences. `RELEASE` ends a drain, and `FORGET`
+removes what is known of it.
+
+Each request can be repeated without harm, and returns the current state.
+
+To either: `REPORT` reports the state of a queue. When a drain begins, ends, is cancelled or is refused, `tell` is called. On the
+primary of a cluster it writes telemetry.
+
+Invariant: a `RELEASE` with a number of messages ends a drain only if exactly this number is held. Then nothing was added since
+the caller has checked, and nothing will be. It first stops the drain's links, waits until their messages are committed, and
+counts then. Its record follows all of theirs in the log, so any primary that applies it has the same count.
 
 Reference: docs/reference/management.md.
 """

@@ -1,6 +1,6 @@
-"""The lowest level of what a broker logs, which an operator may change while it runs (`qpid-config log`).
+"""The lowest level of the messages in a broker's log file, which an operator can change while it runs (`qpid-config log`).
 
-Life of a level: `--log-enable` says it at the start; `SET` of the type `log` sets another one, until the process ends.
+Life of a level: `--log-enable` sets it at the start; `SET` of the type `log` sets another one, until the process ends.
 """
 
 from __future__ import annotations

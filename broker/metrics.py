@@ -1,12 +1,13 @@
-"""A broker's figures as Prometheus metrics: what `/metrics` of its admin port answers.
+"""A broker's figures as Prometheus metrics: the answer to `/metrics` of its admin port.
 
-Life of a scrape: `Metrics.text` gives the families one after the other, as pieces of text, and may be left between any two of
-them, and between any two queues, for as long as the reactor has other work. Figures of queues are collected first,
-because a family's samples stand together.
+Life of a scrape: `Metrics.text` returns the families one after the other, as pieces of text. It can be interrupted between any
+two families and between any two queues while the reactor does other work. The figures of queues are collected first, because the
+samples of a family must be together.
 
-Invariants: nothing here changes anything. Queues are told of by the broker that serves alone, so that a sum over the brokers of a
-cluster counts no message twice; a backup's copy is told as lag. A counter never falls while the process lives, and a queue's
-begins anew with the queue. At most `limits.METRICS_QUEUES` queues have series of their own; how many have not is told.
+Invariants: nothing here changes the broker. Only the broker that serves reports queues, so that a sum over the brokers of a
+cluster counts no message twice; the state of a backup's copy is reported as lag. A counter never falls while the process lives; a
+queue's counters begin at zero with the queue. At most `limits.METRICS_QUEUES` queues have their own series; the number of the
+others is reported.
 
 Reference: docs/reference/metrics.md. Names and units are those of prometheus.io, "Metric and label naming": seconds, bytes, and
 `_total` for counters.

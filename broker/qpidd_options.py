@@ -1,8 +1,8 @@
-"""Options of Apache Qpid's qpidd (qpid-cpp 1.39) that this broker does not have, for files that were written for that one.
+"""Options of Apache Qpid's qpidd (qpid-cpp 1.39) that this broker does not have, for existing configuration files of qpidd.
 
-What only tunes the other broker's insides, or says how it logs, has no effect here: the file is taken, and a line says what is
-left out. What would change what users get is refused, with what to do instead; so is every other name. `broker.settings` and
-`ha.settings` have the options that both brokers know.
+An option that only tunes the internals of qpidd, or its log, has no effect here: the file is accepted, and a line in the log file
+names the ignored options. An option that would change what users get is refused, with what to do instead; so is every other
+unknown name. `broker.settings` and `ha.settings` have the options that both brokers support.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a broker is told to be: qpidd's options, of which `OPTIONS` is the one table, and the settings read from them.
+"""The settings of a broker: qpidd's options, with `OPTIONS` as their only table, and the values read from them.
 
-Life: `broker.options.gather` reads the texts of all sources, `BrokerSettings.from_values` checks what concerns several options at
-once and freezes the result; nothing changes it afterwards. The command's options and the reference page are made from the table.
+Life: `broker.options.gather` reads the texts of all sources. `BrokerSettings.from_values` checks rules about several options and
+freezes the result; nothing changes it afterwards. The command's options and the reference page are made from the table.
 
-Invariants: a broker listens on loopback unless it is told otherwise, because it lets everybody in unless it is told otherwise
-(`--auth`); where a login is demanded, there is a way to log in; every bound has a default in `broker.core.limits`.
+Invariants: by default a broker listens only on loopback, because by default it admits everybody (`--auth`); if a login is
+required, at least one mechanism is possible; every limit has its default in `broker.core.limits`.
 """
 
 from __future__ import annotations

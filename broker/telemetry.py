@@ -1,14 +1,14 @@
-"""Telemetry of one sender: lines are taken by the batch and written by a thread, bounded, and nothing of it slows the broker.
+"""Telemetry of one sender: lines are taken in batches and written by a thread, with limits, and never slow the broker.
 
-The life of a line (`telemetry.lines` has its fields): the reactor's thread hands samples over by the batch, and they become bytes
-at once, because what they are made of changes (`TelemetryWriter`); they join a bounded `_Backlog`, which both threads share; and
-a thread of the writer's own appends them to files (`telemetry_files`), which readers see.
+Life of a line (`telemetry.lines` has its fields): the reactor's thread passes samples in batches. They are converted to bytes at
+once, because the objects behind them change (`TelemetryWriter`). They are added to a `_Backlog` with a limit, which both threads
+share. A thread of the writer appends them to files (`telemetry_files`), which readers see.
 
-Invariants: no call raises, blocks on a disk, or keeps more than `max_pending_bytes`; a sender's files never hold more than
-`max_bytes`, but for what one call brings; whatever is not written, or is deleted with the oldest file, is counted, and the
-count is itself written as a `drop` event as soon as the disk takes one; `seq` rises by one a line and never repeats for a sender,
-restarts included, because it starts from the wall clock; every file begins with the roster, so that each can be understood alone
-and a reader knows whom to miss.
+Invariants: no call raises, blocks on a disk, or keeps more than `max_pending_bytes`; a sender's files never have more than
+`max_bytes`, plus the bytes of one call; lines that are not written, or are deleted with the oldest file, are counted, and the
+count is written as a `drop` event as soon as the disk accepts one; `seq` rises by one for each line and never repeats for a
+sender, even after a restart, because it starts from the wall clock; every file begins with the roster, so that each can be
+understood alone and a reader knows which senders are missing.
 """
 
 from __future__ import annotations

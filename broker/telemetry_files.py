@@ -1,11 +1,11 @@
-"""A sender's telemetry files: one that is being written, hidden, and the whole ones, of which the oldest are deleted.
+"""A sender's telemetry files: one hidden file that is being written, and the complete ones, of which the oldest are deleted.
 
-The life of a file: `append` opens it as `.NAME.part`; `roll` closes it and renames it to `NAME.jsonl`, which is when readers take
-it for whole; `delete_oldest` deletes it when the sender's share of the disk, or the number of its files, demands so. A file left
-over from a killed process is cut after its last whole line and renamed by the first `append` of the next writer of the sender.
+Life of a file: `append` opens it as `.NAME.part`. `roll` closes it and renames it to `NAME.jsonl`; from then on readers take it
+as complete. `delete_oldest` deletes it when the sender's share of the disk or the number of its files requires it. If a killed
+process has left a file, the first `append` of the sender's next writer cuts it after its last complete line and renames it.
 
-Invariants: an `append` that fails leaves the file as it was before it; names rise, whatever the clock does; no file of another
-sender is touched. All of it belongs to one thread.
+Invariants: a failed `append` leaves the file as it was before; names rise, whatever the clock does; files of other senders are
+not touched. Everything belongs to one thread.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The PEM files that TLS is made of, as options: what brokers, daemons and commands are told alike, and what brokers alone are.
+"""The PEM files for TLS, as options: those that brokers, daemons and commands share, and those of brokers only.
 
-Life: the tables below are part of each program's own; `TlsFiles.from_values` gathers what was given; `broker.net.credentials`
+Life: each program's options contain the tables below. `TlsFiles.from_values` collects the given values. `broker.net.credentials`
 reads the files, and reads them again when they change.
 
-qpidd keeps certificates in an NSS database (`--ssl-cert-db`, `--ssl-cert-name`); here they are files in PEM form, and have the
-names that qpid-tools gives them. What means the same as in qpidd is called the same.
+qpidd keeps certificates in an NSS database (`--ssl-cert-db`, `--ssl-cert-name`). Here they are files in PEM form, with the names
+of qpid-tools. Options with the same meaning as in qpidd have the same name.
 """
 
 from __future__ import annotations

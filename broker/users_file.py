@@ -1,11 +1,11 @@
-"""The users' file on disk: read whole by a broker, changed in one piece by `qpid-passwd`.
+"""The users' file on disk: a broker reads it as a whole, and `qpid-passwd` replaces it as a whole.
 
-Life: `qpid-passwd` changes it while it holds a lock on its folder, so that of two changes at a time none is lost; the new content
-is durable before it has the name. A broker reads it at its start, and again when it is told to (SIGHUP); `Accounts` keeps what it
-says, and what it said before where it has become wrong.
+Life: `qpid-passwd` changes it while it holds a lock on its folder, so that none of two simultaneous changes is lost. The new
+content is durable before it gets the name. A broker reads it at its start, and again at SIGHUP. `Accounts` keeps the content, and
+keeps the previous content when the file has become invalid.
 
-Invariants: a reader sees the old content or the new one, never a part; the file is its owner's alone (mode 0600); what is wrong
-is said with file and line, and without what stands there.
+Invariants: a reader sees the old content or the new one, never a part; only its owner can read the file (mode 0600); errors name
+the file and the line, and do not quote it.
 """
 
 from __future__ import annotations

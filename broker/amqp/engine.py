@@ -1,15 +1,18 @@
-"""Proton's C engine, driven by the batch.
+"""Proton's C engine, which works in batches here.
 
-Life of an engine: `push` gives it the bytes that a socket brought, past the door if it is a server's (`broker.core.door`, which
-speaks SASL itself and lets nothing through that proton should not see) or a client's SASL layer (`broker.core.sasl_client`);
-`drain` empties its whole event queue and calls its listener once a link with everything that came for it, not once a message;
-`take_output` gives the bytes to write. `free` ends it, and with it every C object that it owns: nothing of it may be used
-afterwards, so whoever keeps a `Link` asks `link.open` first. Proton's own SASL is not used on either side.
+Life of an engine: `push` gives it the bytes from a socket. For a server's connection they pass the door first
+(`broker.core.door`), which handles SASL and stops bytes that proton must not get; for a client's connection they pass the SASL
+layer (`broker.core.sasl_client`). `drain` empties the whole event queue and calls its listener once for each link with everything
+that arrived for it, not once for each message. `take_output` returns the bytes to write. `free` ends the engine and all C objects
+that it owns. They must not be used afterwards, so code that keeps a `Link` checks `link.open` first. Proton's own SASL is not
+used on either side.
 
-The C functions are called straight through proton's cffi module. Wrapper objects per event cost 47 us a message, this way 5.
+The C functions are called directly through proton's cffi module: with wrapper objects for each event a message took 47 us,
+without them 5 us.
 
 Invariants: the event queue is empty between calls; a delivery pointer is used only while its engine lives; an incoming delivery
-stays unsettled until `Receiver.settle`, an outgoing one until its outcome came and `Sender.settle` was called, or its link went.
+is unsettled until `Receiver.settle`; an outgoing one until its outcome has arrived and `Sender.settle` was called, or its link
+has ended.
 
 Source: AMQP 1.0 part 2 (transport). Objects are freed in the order that proton needs: unbind, collector, connection, transport.
 """

@@ -1,12 +1,13 @@
-"""Messages that come in several frames: taken out of proton as they come, handed on by the part, or given up; and what those that
-are not whole take of memory.
+"""Messages that arrive in several frames: the broker collects them, passes them on in parts, or gives them up, and counts the
+memory of unfinished ones.
 
-Life of such a message: its first frame is counted and left in proton while it is small; beyond that its bytes are gathered in its
-link's `partial`, so that the session's window opens again. It ends as a whole message in the inbox, as parts that somebody has
-taken (`Receiver.take_parts`), aborted by its sender, or too large for its link, which ends too.
+Life of such a message: its first frame is counted and left in proton while the message is small. Above this size its bytes are
+collected in its link's `partial`, so that the session's window opens again. The message ends as a complete message in the inbox,
+as parts that its terminus takes (`Receiver.take_parts`), aborted by its sender, or too large for its link, which then ends too.
 
-Invariants: `nbytes` is the sum of `unfinished` of the engine's links, and the sum over all connections has the same bytes in it;
-when either is too much, what can be handed on of this connection's is, and if that is not enough a connection has to end.
+Invariants: `nbytes` is the sum of `unfinished` of the engine's links, and the sum of all connections contains the same bytes;
+when either sum exceeds its limit, this connection's messages are passed on as far as possible, and if this is not enough, a
+connection is closed.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""What hangs on an AMQP connection: links, what was asked of their termini, error conditions. Thin objects over proton's C
+"""The links of an AMQP connection, the requested properties of their termini, and error conditions. Thin objects over proton's C
 pointers.
 
-Life of a link: the engine makes one when either side attaches; its listener hangs a `context` on it; it is open until one
-side detaches, its session ends or its engine is freed, and after that every call on it does nothing.
+Life of a link: the engine creates it when either side attaches, and its listener stores a `context` in it. It is open until one
+side detaches, its session ends or its engine is freed. After that every call on it does nothing.
 
-Deliveries have two names. Above this module each is an integer, in the link's `account` (`broker.core.links`); here it is a
-pointer of proton's. `Sender` finds the id of a pointer, for outcomes come by pointers; `Receiver` finds the pointers of ids, for
-settling goes by ids. No pointer leaves `broker.amqp`.
+Deliveries have two names. Above this module a delivery is an integer, in the link's `account` (`broker.core.links`). Here it is a
+pointer of proton. `Sender` finds the id of a pointer, because outcomes arrive with pointers. `Receiver` finds the pointers of
+ids, because settlement uses ids. No pointer leaves `broker.amqp`.
 
-Invariants: an incoming delivery stays unsettled until `Receiver.settle`; an outgoing one until its outcome has come: if the peer
-has settled it, it is settled here at once, and otherwise by `Sender.settle`. Source: AMQP 1.0 parts 2.6 (links), 3.5 (termini).
+Invariants: an incoming delivery is unsettled until `Receiver.settle`; an outgoing one until its outcome has arrived: if the peer
+has settled it, it is settled here at once, otherwise by `Sender.settle`. Source: AMQP 1.0 parts 2.6 (links), 3.5 (termini).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Management requests and answers as AMQP messages, at both ends (docs/reference/management.md)."""
+"""Management requests and answers as AMQP messages, for both sides (docs/reference/management.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory for what C functions are given and give back."""
+"""Memory for the arguments and results of C functions."""
 
 from __future__ import annotations
 

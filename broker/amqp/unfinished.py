@@ -1,7 +1,7 @@
-"""What the unfinished messages of all clients take of memory together: each connection has its own bound, and all have this one.
+"""The memory of the unfinished messages of all clients together. Each connection has its own limit, and all have this one.
 
-Life: engines count what they keep of messages that are not whole; when the sum passes `limit_bytes`, an engine that brings more
-hands on what it can of its own, and if that is not enough, `over` is told, whose business is to end somebody's connection.
+Life: engines count the bytes of their unfinished messages. When the sum exceeds `limit_bytes`, an engine that receives more
+passes on as much as possible of its own. If this is not enough, `over` is called, which closes a connection.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Certificates, keys and authorities: read from their files, made into OpenSSL's contexts, and read again when they change.
+"""Certificates, keys and authorities: read from their files, converted to OpenSSL's contexts, and read again when they change.
 
-Life of `Credentials`: the files are read and checked, all or nothing (`SettingsError` names the file and says what is wrong with
-it); `server` and `client` make a connection of OpenSSL's for each handshake. `reload` reads the files again: if they are good,
-the next handshake uses them, and if not, what was read before stays in force and the log says so. Connections that there are
-keep what they began with. `watch` calls it when a file has another time, size or number than before, and has kept it for one
-interval: a certificate and its key are two files, which nobody can replace at once.
+Life of `Credentials`: the files are read and checked together; all must be valid (`SettingsError` names the file and its fault).
+`server` and `client` make an OpenSSL connection for each handshake. `reload` reads the files again. If they are valid, the next
+handshake uses them; if not, the old content stays in force and the log file says so. Existing connections keep their
+certificates. `watch` calls `reload` when a file has another time, size or inode number than before, and has not changed again for
+one interval, because a certificate and its key are two files, which cannot be replaced at once.
 
-Invariants: TLS 1.2 or newer, with forward secrecy and authenticated encryption; no renegotiation, no compression, no resumption
-(a session that is resumed is not looked up in the list of the revoked again); a certificate is told of (`certificate_of`) only
-when OpenSSL has verified it against the authorities.
+Invariants: TLS 1.2 or newer, with forward secrecy and authenticated encryption; no renegotiation, no compression, and no
+resumption (a resumed session would not be checked against the revocation lists again); `certificate_of` returns a certificate
+only if OpenSSL has verified it against the authorities.
 
-Sources: RFC 5280 (certificates), RFC 9525 (whose certificate it is), RFC 9325 (which TLS).
+Sources: RFC 5280 (certificates), RFC 9525 (names in certificates), RFC 9325 (recommendations for TLS).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a client's login waits for, done in a thread: the derivation of a key from a password takes milliseconds.
+"""The work for a client's login, done in a thread: deriving a key from a password takes milliseconds.
 
-Life: after each read the owner of an engine lets its login be followed; when the engine waits for something that it did not wait
-for before, the work goes to the reactor's threads, and its result comes back in the reactor's own.
+Life: after each read, the owner of an engine calls `follow`. If the engine has begun to wait for work, the work goes to the
+reactor's threads, and its result is passed on in the reactor's thread.
 
-Invariant: each wait is worked for once.
+Invariant: the work of each wait is done once.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The wire under a management client: a Twisted Protocol with an AMQP engine inside, from TCP up to both links.
+"""The connection of a management client: a Twisted Protocol with an AMQP engine, from TCP up to both links.
 
-Life: TCP comes up; the engine is made, opened down to its two links, and says so to the broker; when the broker has opened both
-links as well, `opened` fires. From then on `send` takes requests, and what comes in goes to whoever `listen`s. Whatever ends it
-(`close`, `abort`, the broker, the network, silence) is kept as `reason`, one line; `on_lost` is called once, at the very end.
+Life: TCP connects. The engine is created, and opens its connection, session and two links. When the broker has opened both links
+as well, `opened` fires. From then on `send` takes requests, and arriving messages go to the function that `listen` was given.
+When the connection ends (by `close`, `abort`, the broker, the network, or silence), `reason` keeps one line about it. `on_lost`
+is called once, at the very end.
 
-Invariants: the engine's event loop is never entered from within, whatever a callback does; the engine's memory is given back when
-TCP has ended; nothing is written after that.
+Invariants: a callback never enters the engine's event loop again; the engine's memory is freed when TCP has ended; nothing is
+written after that.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Writing an engine's output to a socket at once.
 
-Twisted writes on its next turn: it asks epoll to be told that the socket takes bytes, is told, writes, and asks to be told no
-more. When a connection has nothing unwritten the socket nearly always takes bytes at once, and trying that first saves two
-system calls and a turn of the reactor for each write, which is most of what a small batch costs; and it saves three copies of
-every byte, for what the socket takes goes to it as it lies in memory. What it does not take stays in the engine, but for
-`REST_BYTES` that go Twisted's way: it writes them when the socket takes bytes again, and then asks for more, which go at once.
+Twisted writes on its next turn: it registers the socket with epoll, waits for the event, writes, and unregisters the socket. When
+a connection has no unwritten output, the socket nearly always accepts bytes at once. Trying this first saves two system calls and
+a turn of the reactor for each write, which is most of the cost of a small batch. It also saves three copies of every byte,
+because the bytes go to the socket directly from the engine's memory. The rest stays in the engine, except for `REST_BYTES`, which
+Twisted writes when the socket accepts bytes again. Then it asks for more, which is written at once.
 
-A transport that does something with the bytes on their way (`Writing`) writes an engine's output itself, by the same rules.
+A transport that changes the bytes (`Writing`) writes an engine's output itself, by the same rules.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A page of any size on its way to who asked for it by HTTP: written by the piece, so that it keeps nothing else waiting.
+"""A page of any size as the answer to an HTTP request, written in pieces, so that it delays no other work.
 
-Life of a page: pieces of text are taken and written until the share of a turn is used up, and on in the next turns, with as much
-time for other work between them; while the reader does not read, none is taken. At the end the request is finished. A reader that
-has gone, or takes longer than `limits.SCRAPE_S`, ends it.
+Life of a page: pieces of text are taken and written until the share of a turn is used up. The next turns continue, with as much
+time for other work in between. While the reader does not read, no piece is taken. At the end the request is finished. If the
+reader disconnects, or takes longer than `limits.SCRAPE_S`, the page ends.
 
-Invariants: a page takes half of the reactor's time at the most, in pieces of `limits.MANAGEMENT_TURN_S` and what one piece of
-text costs; no more of it waits than a socket's buffers and one turn's text.
+Invariants: a page takes at most half of the reactor's time, in pieces of `limits.MANAGEMENT_TURN_S` plus the cost of one piece of
+text; at most a socket's buffers and the text of one turn wait to be sent.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The admin port: probes by HTTP, for load balancers, Kubernetes and whoever watches (is this broker alive, in sync, and the one
-that serves?), and its metrics, if it has any.
+"""The admin port: HTTP probes for load balancers, Kubernetes and monitoring (is this broker alive, in sync, and the one that
+serves?), and the metrics, if they are enabled.
 
-Life of a probe: a socket of the admin port is accepted, its request is answered in the turn in which it has come whole, and the
-socket is kept for the next one for a few seconds. The reactor answers, and nothing else, so that one that stands still is not
-taken for alive. Where the broker says that it no longer serves, or is about to hand over, the next probe knows it.
+Life of a probe: a socket of the admin port is accepted. Its request is answered in the turn in which it is complete, and the
+socket is kept for the next request for a few seconds. Only the reactor answers, so a blocked reactor does not look alive. When
+the broker stops serving, or is about to hand over, the next probe reports it.
 
     /livez     200 while the broker answers
     /startedz  200 when it is in sync with its primary, or serves
@@ -11,12 +11,12 @@ taken for alive. Where the broker says that it no longer serves, or is about to 
 
     /metrics   200 with the figures of the broker, in Prometheus' text format
 
-Any other answer to the probes is 503. The text is one line that says why. It names nothing that a broker does not tell everybody
-who connects: its state and the address of the primary. A page of metrics comes by the piece (`broker.net.page`).
+Any other answer to the probes is 503, with one line that says why. The line contains only what a broker tells every client that
+connects: its state and the address of the primary. A page of metrics is sent in pieces (`broker.net.page`).
 
-Invariants: nobody is asked who he is, and nothing can be changed; a request has no body and is a few KiB at most; at most
-`limits.PROBE_CONNECTIONS` sockets are open, and files for them are kept in reserve; at most `limits.SCRAPES` pages of metrics are
-being written.
+Invariants: no login is needed, and nothing can be changed; a request has no body and at most a few KiB; at most
+`limits.PROBE_CONNECTIONS` sockets are open, and open files are reserved for them; at most `limits.SCRAPES` pages of metrics are
+written at the same time.
 
 Names: those of Kubernetes' own components (kubernetes.io, "Kubernetes API health endpoints") and of Prometheus.
 """

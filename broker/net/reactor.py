@@ -1,13 +1,14 @@
-"""The reactor that every daemon runs on: epoll, with timers that follow the monotonic clock, and with sockets that go first.
+"""The reactor of every daemon: epoll, with timers that follow the monotonic clock, and with sockets that are served first.
 
-Twisted's reactors take their time from the wall clock: a step of that clock fires a three-second timer after one second, or
-never. Detection times and leases must not depend on it.
+Twisted's reactors use the wall clock: if that clock is changed, a three-second timer may fire after one second, or never.
+Detection times and leases must not depend on it.
 
-Life of a turn: what threads and timers have brought about is done, the kernel says which sockets have something, and these are
-served one after the other. On a busy broker that takes long, and a socket that is accepted, read and written takes three turns.
-Urgent ones (`Urgent`) are looked at in between, when `LOOK_S` is over: they wait for what is being done, and for nothing else.
+Life of a turn: the calls of threads and timers are made, the kernel reports the ready sockets, and these are served one after the
+other. On a busy broker that takes long, and a new socket needs three turns to be accepted, read and written. Urgent sockets
+(`Urgent`) are also checked in between, after each `LOOK_S`: they wait only for the call that is running.
 
-Invariant: what a socket had when the kernel was asked is never taken for what another one has that got its number meanwhile.
+Invariant: an event that the kernel has reported for a socket is never used for a new socket that has got the same number
+meanwhile.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The keys by which tokens are looked at, from a file or from a server of the Web, and again when there may be others.
+"""The keys that verify tokens, from a file or from a web server, and their updates.
 
-Life: a file is read at the start, where a wrong one is an error, and when the broker is told to (SIGHUP). From a server keys are
-fetched when the broker runs, so that it starts without one; then every REFRESH_S, sooner while that fails, and when a token names
-a key that is not there, as after an issuer has begun to sign with another.
+Life: a file is read at the start, where a fault is an error, and again at SIGHUP. Keys from a server are fetched while the broker
+runs, so it starts without the server. They are fetched again every REFRESH_S, earlier after a failure, and when a token names an
+unknown key, for example after the issuer has begun to sign with a new one.
 
-Invariants: keys that were read are in force until others have been read whole and are right; a server has TOKEN_KEYS_TIMEOUT_S to
-say at most MAX_TOKEN_KEYS_BYTES, over TLS or from this machine, and is not followed elsewhere; strangers who name keys that there
-are not have it asked once in MISSING_S.
+Invariants: the last valid keys are in force until others were read completely and are valid; a server may take
+TOKEN_KEYS_TIMEOUT_S and send MAX_TOKEN_KEYS_BYTES, over TLS or from this machine, and its redirects are not followed; tokens that
+name unknown keys cause at most one request in MISSING_S.
 """
 
 from __future__ import annotations

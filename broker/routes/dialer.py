@@ -1,8 +1,9 @@
-"""How a route reaches its source: the primary among the addresses of its URL, over TLS where they say so, as the URL's user.
+"""How a route connects to its source: to the primary among the addresses of its URL, over TLS if they require it, as the URL's
+user.
 
-Passwords are in a file of this broker's own (`--route-passwords`), and neither in a route nor in the log: a line for each,
-`USER PASSWORD`, or `USER@HOST:PORT PASSWORD` for one source alone, which counts before the other. It is read at each attempt to
-connect, so a password that has changed there needs no restart.
+Passwords are in a file of this broker (`--route-passwords`), not in a route or in the log. The file has lines of the form `USER
+PASSWORD`, or `USER@HOST:PORT PASSWORD` for one source only, which takes precedence. It is read at each attempt to connect, so a
+changed password needs no restart.
 """
 
 from __future__ import annotations

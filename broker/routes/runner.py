@@ -1,7 +1,9 @@
-"""One route on the broker that serves: what its life (`broker.core.routes`) wants, done to connections, links, timers and log.
+"""One route on the broker that serves: executes the effects of its life cycle (`broker.core.routes`) on connections, links,
+timers and the log.
 
-Invariants: there is one connection, one link and one timer of a route at the most; what a connection brings that was dropped is
-not looked at; nothing is left after `stop`."""
+Invariants: a route has at most one connection, one link and one timer; data from a dropped connection is ignored; nothing is left
+after `stop`.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,17 @@
-"""Messages given out with their sequences, so that whoever takes them can tell them apart for good: the source's side of a route.
+"""Messages that are delivered with their sequences, so that the receiver can identify them permanently: the source's side of a
+route.
 
-Life: a client asks where a queue's messages are (`FIND`): the store that has them, and an address under which they are given out.
-The link that attaches there gets what any consumer of the queue gets; the tag of each delivery is the message's sequence, in 8
-bytes, most significant first. Now and then the client asks which sequences are still on the queue (`LEFT`). Nothing is kept of a
-client, but which link is whose: a later link of the same taker takes the place of an earlier one, whose connection may be dead.
+Life: a client asks for the place of a queue's messages (`FIND`), and gets the store that has them and an address that delivers
+them. A link that attaches to this address gets the same messages as any consumer of the queue; the tag of each delivery is the
+message's sequence, in 8 bytes, most significant first. From time to time the client asks which sequences are still on the queue
+(`LEFT`). The broker remembers nothing of a client except its link: a later link of the same client replaces an earlier one, whose
+connection may be dead.
 
-Invariants: an address names one queue in one store, and never another one, so a sequence under it is one message for ever; what
-`LEFT` does not name has left the queue by a committed record.
+Invariants: an address belongs to one queue in one store and never to another one, so a sequence under it always means the same
+message; a sequence that `LEFT` does not list has left the queue by a committed record.
 
-Reference: docs/reference/management.md."""
+Reference: docs/reference/management.md.
+"""
 
 from __future__ import annotations
 
