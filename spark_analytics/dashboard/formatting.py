@@ -7,13 +7,13 @@ from typing import Any, Final
 
 MEANING: Final = {
     "PRIMARY": "serving as the primary",
-    "SILENT": "nobody spoke of it: the worst lag there is",
+    "SILENT": "no broker reported on it: counts as the worst lag",
     "STOPPED": "not connected to the primary",
-    "REWOUND": "lost what it had acknowledged",
+    "REWOUND": "lost records that it had acknowledged",
     "STALLED": "connected, but acknowledges nothing",
     "LAGGING": "over the objective and not catching up",
     "GAP": "answers, but some of its samples are missing",
-    "OK": "within the rules",
+    "OK": "keeps up",
 }
 _BARS: Final = "▁▂▃▄▅▆▇█"
 

@@ -92,7 +92,7 @@ def _families(report: Report) -> Iterator[tuple[str, str, list[Sample]]]:
     )
     yield (
         "last_gap_seconds",
-        "How long nobody served at the newest change of primary.",
+        "Time without a primary at the newest change of primary.",
         [(cluster, row["gap_ms"] / 1000) for row in report["failovers"][-1:]],
     )
     yield (
