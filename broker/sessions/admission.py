@@ -77,9 +77,9 @@ class Admission:
     ) -> None:
         self.connections: dict[int, Connection] = {}
         self.roles: dict[str, Role] = {}
-        """Property of an Open -> who takes the connections that carry it."""
+        """Property of an Open -> the object that makes the sessions of connections with this property."""
         self.failover_urls: Callable[[], list[dict[Any, Any]]] = list
-        """The other addresses that clients are told of, as the maps of a failover-server-list."""
+        """The other addresses for clients, as the maps of a failover-server-list."""
         self._clock = clock
         self._logs = logs
         self._turn = turn
@@ -89,7 +89,7 @@ class Admission:
         self._counted: dict[int, tuple[str, str, str]] = {}
         """Number of a connection that was admitted -> its user, its host and its container."""
         self._messages_of_ended = (0, 0)
-        """What connections that have ended had sent and were given: messages."""
+        """The messages that ended connections had sent and received."""
         self._by_container: Counter[str] = Counter()
         self._by_user: Counter[str] = Counter()
         self._by_host: Counter[str] = Counter()
@@ -108,7 +108,7 @@ class Admission:
         self._as_rabbitmq = as_rabbitmq
         self._max_connections = max_connections
         self.share = Share(clock, turn.flush, allowance)
-        """What those who connect have of a turn."""
+        """The share of a turn for new connections."""
         self._unfinished = Unfinished(max_unfinished_bytes)
         self._unfinished.over = self._too_much_unfinished
         self._relief_call: IDelayedCall | None = None
@@ -164,7 +164,7 @@ class Admission:
         return self._authentication.demanded and not socket.own
 
     def _guard_of(self, socket: Socket) -> Guard:
-        """No rules are about what this process does itself."""
+        """No rules apply to this process itself."""
         return Guard(self._guard.audit) if socket.own else self._guard
 
     def _too_many_strangers(self, host: str) -> bool:
@@ -247,7 +247,7 @@ class Admission:
         self._authentication.failed(connection.socket, denied.user)
 
     def admit(self, connection: Connection) -> None:
-        """Answer an Open, keep it waiting, or turn the peer away; Condition says why."""
+        """Answer an Open, keep it waiting, or refuse the peer with a Condition."""
         if connection.principal.owes_token:
             self._admit_stranger(connection)
             return
@@ -268,7 +268,7 @@ class Admission:
         self._answer_open(connection)
 
     def _admit_stranger(self, connection: Connection) -> None:
-        """An Open of somebody who is to show a token afterwards, to the node for it: it stays a stranger until then."""
+        """The Open of a client that must send a token to `$cbs` afterwards: it stays a stranger until then."""
         if connection.admin or any(self._role_value(connection, name) for name in self.roles):
             raise Condition(UNAUTHORIZED, f"who shows a token to {CBS_NODE} is a client, and nothing else")
         self._answer_open(connection)
@@ -429,8 +429,8 @@ class Admission:
         return properties
 
     def capabilities(self) -> tuple[str, ...]:
-        """What this broker's Open offers. Qpid JMS looks for DELAYED_DELIVERY before it sends a message with a delay, and for
-        SHARED-SUBS before it shares a subscription."""
+        """The capabilities that this broker's Open offers. Qpid JMS looks for DELAYED_DELIVERY before it sends a message with a
+        delay, and for SHARED-SUBS before it shares a subscription."""
         delayed = ("DELAYED_DELIVERY",) if self._logs.takes_times else ()
         return "ANONYMOUS-RELAY", "SHARED-SUBS", SOLE, *delayed
 
@@ -473,12 +473,12 @@ class Admission:
         self._holding = True
 
     def heed_no_clients(self) -> None:
-        """What clients say from now on is for the next primary."""
+        """Drop the clients' input from now on: the next primary gets it again."""
         for connection in self._clients():
             connection.heeded = False
 
     def serve_again(self) -> None:
-        """No other broker takes over. Clients that have said something meanwhile must not wait for its effect."""
+        """The handover is cancelled. Disconnect clients whose input was dropped, so that they do not wait for its effect."""
         self._holding = False
         for connection in self._clients():
             if not connection.heeded:
@@ -486,7 +486,7 @@ class Admission:
         self.admit_held()
 
     def clients(self) -> list[Connection]:
-        """Those of clients, who have been silent for longest first."""
+        """The connections of clients, first those that have been silent for the longest time."""
         return sorted(self._clients(), key=lambda connection: connection.heard)
 
     def end_producers(self) -> None:

@@ -29,7 +29,7 @@ from broker.sessions.room import has_room
 from broker.sessions.schedule import Schedule
 
 EXCHANGE = "qmf.default.topic"
-"""Where events go, as those of qpidd: a topic exchange that somebody makes who wants them."""
+"""The exchange for events, as in qpidd: a topic exchange, which a user of the events creates."""
 LOOK_S = 0.25
 MOST = 500
 _PACKAGE = "org.apache.qpid.broker"
@@ -50,7 +50,7 @@ class Alerts:
         self._wall = wall
         self._broker_id = broker_id
         self._raised: dict[str, float] = {}
-        """Queue of which an alert is raised -> when it was told of last."""
+        """Queue with a raised alert -> the time of its last report."""
         self._to_look: deque[str] = deque()
         self._lines = Bounded(seconds, lambda line: _log.warn("{line}", line=line), "alerts of queues")
 
@@ -62,7 +62,7 @@ class Alerts:
             self._arm(0.0)
 
     def over(self) -> None:
-        """This broker serves no more."""
+        """This broker stops serving."""
         self._raised.clear()
         self._to_look.clear()
         self._schedule.cancel("alerts")

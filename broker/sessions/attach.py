@@ -23,7 +23,7 @@ class Output(Protocol):
 
     @property
     def principal(self) -> Principal:
-        """Whom it acts for."""
+        """The principal that it acts for."""
 
     @property
     def number(self) -> int:
@@ -35,11 +35,11 @@ class Output(Protocol):
 
     @property
     def origin(self) -> Origin:
-        """What its messages come from."""
+        """The origin of its messages: the number and the container id of the connection."""
 
     @property
     def rights(self) -> Rights:
-        """What it may do."""
+        """The rights of the connection."""
 
     def touch(self) -> None:
         """There is output for it in this turn."""
@@ -86,23 +86,23 @@ class Attacher(Output, Protocol):
 
     @property
     def hostname(self) -> str:
-        """The host that its client says it has connected to; "" where it says none."""
+        """The host name in the client's Open; "" if it has none."""
 
     def has_made(self, link: Link, undo: Callable[[], None]) -> None:
         """A node was made for this link: `undo` is called when the link has ended."""
 
 
 _CONDITIONS = {400: "amqp:invalid-field", 404: "amqp:not-found", 409: "amqp:resource-limit-exceeded", 501: "amqp:not-implemented"}
-"""Status of a refusal -> what a link is told."""
+"""Status of a refusal -> the condition for a link."""
 
 
 def refused(refusal: Refused) -> Condition:
-    """What a link is told for which a node cannot be made."""
+    """The condition for a link whose node cannot be created."""
     return Condition(_CONDITIONS[refusal.status], refusal.text)
 
 
 class LinkEnd:
-    """What hangs on a client's link. What cannot happen on its side of a link does nothing here."""
+    """The object behind a client's link. Methods for events that cannot happen on its kind of link do nothing."""
 
     __slots__ = ("session",)
 
@@ -111,11 +111,11 @@ class LinkEnd:
 
     @property
     def serves_queues(self) -> bool:
-        """Whether it ends when this broker serves no more, though its connection may stay."""
+        """Whether it ends when this broker stops serving, even if its connection stays."""
         return True
 
     def needs(self) -> Lookups:
-        """What its client must be allowed, for it to be there."""
+        """The lookups that must be allowed for it."""
         return ()
 
     def take(self) -> None:
@@ -134,15 +134,15 @@ class LinkEnd:
         """There is room again, in the output or where messages go."""
 
     def detached(self) -> None:
-        """The link ends: undo what hung on it."""
+        """The link ends: undo everything that belongs to it."""
 
     def describe(self) -> dict[str, Any] | None:
-        """What a query for subscriptions says of it, without its connection's part; None when it is none."""
+        """Its entry in a query for subscriptions, without the connection's part; None if it is no subscription."""
         return None
 
 
 class Attach:
-    """A client's attach: the link, what it asks for at this side's end, and the session that it came over."""
+    """A client's attach: the link, the properties that it requests of this side's terminus, and its session."""
 
     __slots__ = ("asked", "link", "made", "session")
 
@@ -155,7 +155,7 @@ class Attach:
 
     @property
     def principal(self) -> Principal:
-        """For whom: a terminus decides by it whether the attach may be."""
+        """The principal and rights by which a terminus decides on the attach."""
         return self.session.principal
 
     def demand(self, needs: Lookups) -> None:

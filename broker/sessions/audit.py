@@ -25,11 +25,11 @@ _log = Logger(namespace="audit")
 
 
 class Who(Protocol):
-    """A connection, as far as it is somebody who asks."""
+    """A connection, as the source of requests."""
 
     @property
     def principal(self) -> Principal:
-        """Whom it acts for."""
+        """The principal that it acts for."""
 
     @property
     def address(self) -> str:
@@ -50,7 +50,7 @@ class Audit:
         self._decided.line(f"{_who(who)}: {word} by {rule} of the ACL: {lookup}")
 
     def managed(self, who: Who, what: str, status: int, text: str) -> None:
-        """A request to change something was answered like this; status 0: it was not, and nobody knows what became of it."""
+        """Log the answer to a request for a change. Status 0: there was no answer, and the result is unknown."""
         line = f"{_who(who)}: {what}: {status or 'unknown'} {text if text.isprintable() else ascii(text)}"
         if status < 300:
             _write(line)

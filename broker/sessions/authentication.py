@@ -36,14 +36,14 @@ from broker.core.users import HASHES, Users
 from broker.sessions.principal import Principal
 
 BY_USERS = frozenset((*HASHES, sasl.PLAIN))
-"""The mechanisms that look at the users' file."""
+"""The mechanisms that use the users' file."""
 InThread = Callable[[Callable[[], bytes]], Deferred[bytes]]
 """Does the work in a thread; fires with its result in the reactor's."""
 
 
 @dataclass(slots=True)
 class _Job:
-    """A login that waits, of the connection with this number; `delayed` while it is put off."""
+    """A waiting login of the connection with this number; `delayed` is the timer of its delay."""
 
     waits: sasl.Wait
     wanted: Callable[[], bool]
@@ -66,7 +66,7 @@ class _Line:
         self.call = clock.callLater(wait_s, go_on)
 
     def end(self) -> None:
-        """Wait no more."""
+        """Cancel the call."""
         if self.call is not None and self.call.active():
             self.call.cancel()
         self.call = None
@@ -75,10 +75,10 @@ class _Line:
 class Authentication:
     """See the module. `clock` is the reactor's time.
 
-    `demanded`: whether a client has to show who it is. `mechanisms`: those that may be offered, the best first.
-    `plain_in_clear`: PLAIN without TLS too. `name_in_certificate`: where EXTERNAL finds a user (`NAMES_IN_CERTIFICATES`).
-    `new_nonce` gives texts that cannot be guessed, and never the same one. `tokens`: what looks at tokens, where they are taken.
-    `token_put`: whether a client may show one after an ANONYMOUS login.
+    `demanded`: whether a login is required. `mechanisms`: those that may be offered, the best first. `plain_in_clear`: offer
+    PLAIN without TLS too. `name_in_certificate`: the field with EXTERNAL's user (`NAMES_IN_CERTIFICATES`). `new_nonce` returns
+    texts that cannot be guessed and are never repeated. `tokens` verifies tokens, if they are accepted. `token_put`: whether a
+    client may send a token after an ANONYMOUS login.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Authentication:
         self.demanded = demanded
         self.realm = realm
         self.users = users
-        """May be replaced; logins that have begun go on with the one that they began with."""
+        """May be replaced. Logins in progress continue with the old one."""
         self.tokens = tokens
         self._token_put = token_put
         self.waiting = 0
@@ -115,15 +115,15 @@ class Authentication:
         self._lines: dict[str, _Line] = {}
         """Host -> its logins that wait for a try."""
         self._jobs: dict[int, _Job] = {}
-        """Number of each connection whose login waits -> what for."""
+        """Number of each connection whose login waits -> its job."""
         self._tries: dict[int, str] = {}
-        """Number of each connection whose login has taken a try -> its host."""
+        """Number of each connection whose login has a try -> its host."""
         self._queued: dict[str, deque[_Job]] = {}
-        """Host -> its work that waits for a thread; whose turn is next stands first."""
+        """Host -> its jobs that wait for a thread. The host with the next turn is first."""
         self._working = 0
 
     def offer(self, socket: Socket) -> sasl.Offer:
-        """The mechanisms for a connection over this socket."""
+        """The mechanisms that are offered over this socket."""
         found: dict[str, Callable[[], sasl.Mechanism]] = {}
         register = None
         if self.users is not None:
@@ -141,11 +141,11 @@ class Authentication:
         return found
 
     def frame_bytes(self, socket: Socket) -> int:
-        """The largest frame of the SASL layer over this socket: a token takes more than AMQP has for it."""
+        """The largest frame of the SASL layer over this socket: a token needs more than AMQP's minimum."""
         return limits.SASL_FRAME_BYTES if self.desk(socket) is None else limits.TOKEN_FRAME_BYTES
 
     def desk(self, socket: Socket) -> Desk | None:
-        """Where tokens are looked at; None where they are not taken: in the clear others would read them."""
+        """Verifies tokens over this socket; None if tokens are not accepted: without encryption others could read them."""
         if self.tokens is None or not (socket.encrypted or self._plain_in_clear):
             return None
         return Desk(self.tokens, self.realm, partial(self._delay_s, socket.host, ""))
@@ -153,7 +153,7 @@ class Authentication:
     def _maker(
         self, name: str, socket: Socket, register: Register | None, desk: Desk | None
     ) -> Callable[[], sasl.Mechanism] | None:
-        """What makes a mechanism for this socket; None where there cannot be one."""
+        """The function that makes a mechanism for this socket; None if it is not possible."""
         if name == sasl.ANONYMOUS:
             return sasl.Anonymous
         if name == sasl.EXTERNAL:
@@ -169,7 +169,7 @@ class Authentication:
         return lambda: Scram(name, register, self._new_nonce())
 
     def ended(self, principal: Principal) -> str:
-        """Why who has logged in before may be here no longer, in words for a client; "" if it may."""
+        """Why an existing login is no longer valid, as a text for the client; "" if it is valid."""
         if principal.until_s is not None and self.tokens is not None:
             return "" if self.tokens.wall() < principal.until_s else f"the token of {principal.user} has expired: get a new one"
         if principal.mechanism not in BY_USERS or not principal.authenticated or self.users is None:
@@ -192,7 +192,7 @@ class Authentication:
             self._let_in(host)
 
     def left(self, number: int) -> None:
-        """That connection has ended: its login is told nothing, and is put off no longer. What stands in a line stays there."""
+        """This connection has ended: drop its login and its delay. A job in a host's line stays there."""
         self._tries.pop(number, None)
         job = self._jobs.pop(number, None)
         if job is not None:
@@ -202,9 +202,8 @@ class Authentication:
                 self.waiting -= 1
 
     def attend(self, waits: sasl.Wait, wanted: Callable[[], bool], host: str, number: int) -> Deferred[bytes] | None:
-        """Fires with what the exchange of that connection, from `host`, is to be resumed with. None: too many logins wait.
-
-        When its turn comes, work that is not `wanted` any more is left out.
+        """Do the work of a login from `host`. The Deferred fires with the result for `resume`. None: too many logins wait. Work
+        that is no longer `wanted` at its turn is not done.
         """
         if self.waiting >= limits.LOGINS_WAITING:
             return None
@@ -224,7 +223,7 @@ class Authentication:
             self._let_in(job.host)
 
     def _let_in(self, host: str) -> None:
-        """Those who wait in a host's line, as many as it has tries; whoever has gone needs none."""
+        """Let jobs of a host's line continue, as many as the host has tries. A job that is no longer wanted needs no try."""
         line = self._lines.get(host)
         while line is not None and line.jobs:
             if line.jobs[0].wanted():

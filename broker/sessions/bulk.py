@@ -70,8 +70,8 @@ class Place(Protocol):
 
 
 class Result(NamedTuple):
-    """What became of an operation: so many messages were `taken`, and so many were left that might have been. `next`: where it
-    goes on; None at its end. `fault`: why it could not go on, "" if it could."""
+    """The result of an operation: how many messages were `taken`, and how many matching ones were left. `next`: where the next
+    request continues; None at the end. `fault`: why it could not continue, "" if it could."""
 
     taken: int
     left: int
@@ -80,8 +80,8 @@ class Result(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What somebody asks for: `most` messages (0: all) that the selector matches, if there is one. `to` is the queue or exchange
-    that they are put on; None: they are purged."""
+    """A request: at most `most` messages (0: all) that match the selector, if there is one. `to` is the queue or exchange that
+    they are put on; None: they are purged."""
 
     most: int
     selector: Selector | None
@@ -89,7 +89,7 @@ class Asked(NamedTuple):
 
 
 class _Absent(Exception):
-    """What says what becomes of a message is not in memory."""
+    """The body that decides about a message is not in memory."""
 
 
 _NOWHERE = Routed([])
@@ -106,7 +106,7 @@ class _One:
 
 
 class _Puts:
-    """What one step puts on one queue."""
+    """The messages that one step puts on one queue."""
 
     __slots__ = ("ids", "messages", "nbytes", "times")
 
@@ -118,7 +118,8 @@ class _Puts:
 
 
 class Operation:
-    """See the module. Fulfils `share.Work`. `seconds` is the reactor's time; `done` gets what became of it, unless it is void."""
+    """See the module. Fulfils `share.Work`. `seconds` is the reactor's time; `done` gets the result, unless the operation is
+    void."""
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class Operation:
         done: Callable[[Result], None],
     ) -> None:
         self.reads = False
-        """Whether it goes on when the queue is dispatched, because bodies may have come then."""
+        """Whether it continues when the queue is dispatched, because bodies may be in memory then."""
         self._place = place
         self._asked = asked
         self._walk = walk
@@ -154,7 +155,7 @@ class Operation:
     # ---- its end
 
     def void(self) -> None:
-        """This broker serves no more: nobody is answered."""
+        """This broker stops serving: there is no answer."""
         self._over = True
         self._share.forget(self)
         self._schedule.cancel(self._key)
@@ -166,7 +167,7 @@ class Operation:
         self._finish()
 
     def _stop(self, fault: str = "", *, goes_on: bool = False) -> None:
-        """Look at no more messages, and answer when what is under way is committed."""
+        """Examine no more messages, and answer when all steps are committed."""
         self._stopped, self._fault = True, fault
         self._next = self._walk.place if goes_on else None
         if not self._in_flight:
@@ -221,7 +222,7 @@ class Operation:
         return not (self._stopped or self.reads or self._reads_head or self._in_flight >= _IN_FLIGHT)
 
     def _is_free(self, messages: Messages, sequence: int) -> bool:
-        """Whether nobody holds this message, and it is not on its way out."""
+        """Whether no consumer holds this message, and it is not leaving."""
         if sequence in self._place.letters:
             return False
         return not messages.order.is_acquired(sequence) or (messages.delays is not None and messages.delays.is_waiting(sequence))
@@ -268,7 +269,7 @@ class Operation:
         raise _Absent
 
     def _wait_for(self, messages: Messages, sequence: int) -> None:
-        """Go on at this message when it is in memory."""
+        """Continue at this message when it is in memory."""
         self._walk.back(sequence)
         if sequence in messages.large:
             self._reads_head = True
@@ -286,7 +287,7 @@ class Operation:
         self._later()
 
     def _take(self, messages: Messages, sequences: list[int]) -> None:
-        """From now on nobody gets these, and no time of theirs comes."""
+        """Claim these: from now on they are not delivered, and their times are not handled."""
         order, delays = messages.order, messages.delays
         for first, count in runs_of([each for each in sequences if not order.is_acquired(each)]):
             order.claim(first, count)
@@ -438,7 +439,7 @@ class Bulk:
         self._seconds = seconds
 
     def start(self, name: str, operation: str, body: Mapping[str, Any], done: Callable[[Result], None]) -> None:
-        """Start an operation on the queue of that name; `done` gets what became of it, later. Refused."""
+        """Start an operation on the queue of this name; `done` gets the result later. Refused."""
         place = self._places.named(name)
         if place is None:
             raise Refused(404, f"there is no queue named {name!r}")

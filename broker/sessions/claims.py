@@ -28,13 +28,13 @@ from broker.sessions.producer import Producer, Upload
 from broker.sessions.uploads import Gathering
 
 TYPES = frozenset(("jwt", "amqp:jwt"))
-"""What a client may call a JSON Web Token."""
+"""The accepted type names of a JSON Web Token."""
 Answer = Callable[[int, str], None]
 """Status, as in HTTP, and text."""
 
 
 class TakeToken(Protocol):
-    """Who looks at tokens."""
+    """The object that verifies tokens."""
 
     def take_token(self, number: int, token: str, answer: Answer) -> None:
         """A client has put this token over the connection of that number."""
@@ -64,11 +64,11 @@ class Claims:
     # ---- answers
 
     def knows_filter(self, name: str) -> bool:
-        """None: answers are for whoever asked."""
+        """No filter is known: the answers go to the client that asked."""
         return False
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
-        """The answers to this connection's tokens, in the place of those who had them before."""
+        """Send the answers for this connection's tokens here, instead of to an earlier link."""
         self._answers[attach.session] = link.context = _Answers(self._mailboxes, attach.session, link, CBS_NODE, self._forget)
         link.accept()
 
@@ -79,7 +79,7 @@ class Claims:
     # ---- tokens
 
     def needs_of_sender(self, session: Output) -> Lookups:
-        """Who somebody is comes before what it may do."""
+        """Nothing: the client is not known yet."""
         return ()
 
     def admit(self, attach: Attach) -> None:
@@ -97,7 +97,7 @@ class Claims:
         return Routed([])
 
     def may_flow(self, producer: Producer) -> bool:
-        """The window bounds what waits."""
+        """Always: the window limits the waiting requests."""
         return True
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
@@ -143,7 +143,7 @@ class _Answers(Mailbox):
 
 
 def _asked_by(data: bytes) -> MessageId | None:
-    """By what an answer is known to belong to this request."""
+    """The correlation id of the answer to this request."""
     correlation_id = message.correlation_id(data)
     return message.message_id(data) if correlation_id is None else correlation_id
 

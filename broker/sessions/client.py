@@ -49,13 +49,13 @@ class ClientSession:
         self.large = 0
         self._early_links: list[Link] = []
         self._made: dict[Link, Callable[[], None]] = {}
-        """Link for which a node was made -> what is to be done when it has ended."""
+        """Link that created a node -> the call when it has ended."""
 
     # ---- attach.Output
 
     @property
     def principal(self) -> Principal:
-        """Whom the connection acts for."""
+        """The principal of the connection."""
         return self._connection.principal
 
     @property
@@ -70,7 +70,7 @@ class ClientSession:
 
     @property
     def origin(self) -> Origin:
-        """What its messages come from."""
+        """The origin of its messages: the number and the container id of the connection."""
         return self._connection.number, self._connection.container
 
     @property
@@ -126,7 +126,7 @@ class ClientSession:
     # ---- connection.Session
 
     def open_properties(self) -> dict[str, Any]:
-        """A client is told what everybody is told."""
+        """Nothing more than for every peer."""
         return {}
 
     def opened(self) -> None:
@@ -197,7 +197,7 @@ class ClientSession:
             self.on_link_closed(link)
 
     def end_service(self, condition: Condition) -> None:
-        """This broker serves no more: leave nothing but management."""
+        """This broker stops serving: end all links except those of management."""
         for link in self._connection.engine.links:
             if link.context is not None and link.context.serves_queues:
                 self.on_link_closed(link)
@@ -205,7 +205,7 @@ class ClientSession:
                 self.touch()
 
     def end_producers(self) -> None:
-        """This broker leaves: tell those who send to its queues where these go."""
+        """This broker leaves: redirect the links that send to its queues."""
         for link in self._connection.engine.links:
             if isinstance(link, Receiver) and link.context is not None and link.context.serves_queues:
                 self.on_link_closed(link)

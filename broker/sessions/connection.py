@@ -42,14 +42,14 @@ SOLE = "sole-connection-for-container"
 
 
 class Session(Protocol):
-    """What a connection is for. It is told of what happens on its links, in the terms of `broker.amqp.engine.EngineListener`."""
+    """The purpose of a connection. It gets the events of its links, as `broker.amqp.engine.EngineListener`."""
 
     @property
     def serves_clients(self) -> bool:
-        """Whether it ends when this broker serves no more. One that does not keeps its own time for heartbeats: see `beat`."""
+        """Whether it ends when this broker stops serving. If not, it has its own time for heartbeats: see `beat`."""
 
     def open_properties(self) -> dict[str, Any]:
-        """What the answer to the peer's Open says besides the broker's own properties."""
+        """Additional properties in the answer to the peer's Open."""
 
     def opened(self) -> None:
         """The peer's Open is answered."""
@@ -73,14 +73,14 @@ class Session(Protocol):
         """Output that waited has gone: there is room for more."""
 
     def subscriptions(self, behind: tuple[Any, ...] = ()) -> Iterable[tuple[int, dict[str, Any]]]:
-        """What a query for subscriptions says of its links behind that number (none: all), without the connection's part; by
-        the links' numbers."""
+        """The entries of its links in a query for subscriptions, by their numbers, after `behind` (empty: all); without the
+        connection's part."""
 
     def end(self) -> None:
         """The connection ends: so do all links."""
 
     def end_service(self, condition: Condition) -> None:
-        """This broker serves no more, and the connection stays."""
+        """This broker stops serving, and the connection stays."""
 
     def look_again(self) -> None:
         """Other rules are in force, and the connection stays."""
@@ -90,14 +90,14 @@ class Session(Protocol):
 
 
 class Role(Protocol):
-    """Who takes the connections whose Open carries a certain property."""
+    """Makes the sessions of connections whose Open has a certain property."""
 
     def accept(self, connection: Connection, value: str) -> Session:
         """The session for this connection; `value` is the property's. Condition: it is refused."""
 
 
 class Owner(Protocol):
-    """Who keeps the connections."""
+    """The owner of the connections."""
 
     def connection_made(self, connection: Connection) -> None:
         """A socket was accepted."""
@@ -121,16 +121,14 @@ class Owner(Protocol):
         """The properties of this broker's Open, for a peer that takes frames of `max_frame` bytes (0: any size)."""
 
     def capabilities(self) -> tuple[str, ...]:
-        """What this broker's Open offers."""
+        """The capabilities that this broker's Open offers."""
 
 
 @implementer(IPushProducer)
 class Connection(TwistedProtocol):
-    """One accepted connection. Its `session` is set by its owner before a byte has come.
-
-    `socket`: what is known of its other end. `offer`: how its peer may log in, in frames of at most
-    `sasl_frame_bytes`. `container`: this broker's name on the wire.
-    `open_timeout_s`: how long the peer may take until its Open.
+    """One accepted connection. Its owner sets its `session` before the first byte arrives. `socket`: what is known of the peer.
+    `offer`: the mechanisms for the peer's login, in frames of at most `sasl_frame_bytes`. `container`: this broker's container
+    id. `open_timeout_s`: the time limit until the peer's Open.
     """
 
     session: Session
@@ -182,7 +180,7 @@ class Connection(TwistedProtocol):
         self.idle_timeout_s = limits.IDLE_TIMEOUT_S
         """After so long a silence the peer is taken to be dead."""
         self.heeded = True
-        """Whether what its peer says is taken."""
+        """Whether the peer's input is accepted."""
         self.waiting = False
         """Whether its Open is kept until the broker is active."""
         self.choked = False
@@ -197,14 +195,14 @@ class Connection(TwistedProtocol):
         self._late = False
         """Whether it waits for its share of a turn, and is not read meanwhile."""
         self._to_do: list[Callable[[], None]] = []
-        """What is done then."""
+        """The calls to make when it gets its share."""
         self._forgiven = False
         """Whether its silence is not its own: from when it is not read until something comes when it is again."""
         self._gone = False
         self.is_lost = False
         """Whether its socket has ended, or its peer was silent for too long. Links that end only then have lost their client."""
         self._turned_out_at: float | None = None
-        """When it was told that it has to end, while its peer has not ended it."""
+        """The time when the Close was sent, while the peer has not answered it."""
         self._ended_at: float | None = None
         self.properties: dict[str, Any] = {}
         self.container = ""
@@ -214,7 +212,7 @@ class Connection(TwistedProtocol):
     # ---- Twisted
 
     def connectionMade(self) -> None:
-        """The socket is there."""
+        """The socket is connected."""
         assert self.transport is not None
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
@@ -303,7 +301,7 @@ class Connection(TwistedProtocol):
                 self._owner.login_waits(self, login.waits)
 
     def resume_login(self, result: bytes) -> None:
-        """What its login has waited for is done."""
+        """The work of its login is done."""
         self._do(lambda: self._resume_login(result))
         self._turn.flush()
 
@@ -323,7 +321,7 @@ class Connection(TwistedProtocol):
             self._turn.flush()
 
     def connectionLost(self, reason: Failure = TwistedProtocol.connectionLost.__defaults__[0]) -> None:  # type: ignore[index]
-        """The socket is gone: the session gives back what was acquired, then the C objects go."""
+        """The socket is closed: the session releases the acquired messages, then the C objects are freed."""
         self._gone = self.is_lost = True
         self._share.forget(self)
         self._to_do.clear()
@@ -334,7 +332,7 @@ class Connection(TwistedProtocol):
         del self.session  # the two would keep each other: thousands at once would be left to the garbage collector
 
     def pauseProducing(self) -> None:
-        """The socket is full: the engine keeps what comes until it is not."""
+        """The socket is full: the engine keeps further output until it accepts bytes again."""
         self._paused = True
         if self._paused_s is None:
             self._paused_s = self._clock.seconds()
@@ -353,27 +351,27 @@ class Connection(TwistedProtocol):
 
     @property
     def unread_s(self) -> float:
-        """For how long the peer has not read what was written, so that the socket is full; 0 while it is not."""
+        """For how long the socket has been full because the peer does not read; 0 if it is not full."""
         return 0.0 if self._paused_s is None else self._clock.seconds() - self._paused_s
 
     def stopProducing(self) -> None:
-        """The socket will take no more at all."""
+        """The socket accepts no more bytes at all."""
         self._paused = True
 
     def stop_reading(self) -> None:
-        """Leave what comes in the socket. A peer that is not heard is not silent: it is not given up meanwhile."""
+        """Stop reading the socket. Meanwhile the peer does not count as silent."""
         if not self._gone and self.transport is not None:
             self._unread = self._forgiven = True
             self.engine.expect_within(0)
             self._follow_reading()
 
     def read_again(self) -> None:
-        """Take what comes again."""
+        """Read the socket again."""
         self._unread = False
         self._follow_reading()
 
     def _follow_reading(self) -> None:
-        """Read the socket, or leave what comes in it."""
+        """Start or stop reading the socket."""
         if self._gone or self.transport is None:
             return
         if self._unread or self._late:
@@ -384,7 +382,7 @@ class Connection(TwistedProtocol):
     # ---- output
 
     def flush(self) -> None:
-        """Write what the engine has."""
+        """Write the engine's output."""
         engine = self.engine
         if self._paused or not engine.alive or self.transport is None:
             return
@@ -397,7 +395,7 @@ class Connection(TwistedProtocol):
             self.session.resume()
 
     def _end(self) -> None:
-        """End the TCP connection when what was written has left."""
+        """End the TCP connection when its output is sent."""
         self._gone = True
         self._ended_at = self._clock.seconds()
         assert self.transport is not None
@@ -411,9 +409,8 @@ class Connection(TwistedProtocol):
             self.transport.abortConnection()  # type: ignore[attr-defined]
 
     def cut_off(self) -> None:
-        """This broker serves no more: write what is due, then end the TCP connection without a Close, as a crash would.
-
-        That is the one end after which every client goes on to its next address at once (docs/adr/0007).
+        """This broker stops serving: write the output, then end the TCP connection without a Close, as in a crash. Only then does
+        every client try its next address at once (docs/adr/0007).
         """
         if self._gone:
             return
@@ -424,8 +421,8 @@ class Connection(TwistedProtocol):
             self._end()
 
     def turn_out(self, condition: Condition) -> None:
-        """End it with a Close that says why. Whatever still comes is not looked at; a peer that does not read it is dropped after
-        the time for an Open."""
+        """End it with a Close and the reason. Further input is ignored. A peer that does not answer is disconnected after the
+        time limit of an Open."""
         if self._gone or self._turned_out_at is not None:
             return
         self._turned_out_at = self._clock.seconds()
@@ -439,7 +436,8 @@ class Connection(TwistedProtocol):
         self._turn.touch(self)
 
     def tick(self, now_s: float) -> None:
-        """Once a second: heartbeats, and an end to those who connect and say nothing, or do not read that it is over."""
+        """Once a second: heartbeats, and the end of connections without an Open, or without an answer to a Close, after their
+        time limit."""
         if self._gone:
             if self._ended_at is not None and now_s - self._ended_at > limits.OPEN_TIMEOUT_S:
                 self._ended_at = None
@@ -472,7 +470,7 @@ class Connection(TwistedProtocol):
     # ---- EngineListener
 
     def on_open(self, engine: Engine) -> None:
-        """The peer's Open: an administrator, a client, or who asks for another role."""
+        """The peer's Open: of an administrator, a client, or a peer with another role."""
         if self._gone:
             return
         self.principal = principal_of(engine.login.granted if engine.login is not None else None)
@@ -486,8 +484,8 @@ class Connection(TwistedProtocol):
             self.refuse(condition)
 
     def refuse(self, condition: Condition) -> None:
-        """Answer the Open with a Close that says why; who does not take it as the end is dropped after the time for an Open.
-        The Open's property tells clients of JMS to wait for the Close."""
+        """Answer the Open with a Close and the reason. A peer that does not answer it is disconnected after the time limit of an
+        Open. The property in our Open tells JMS clients to wait for the Close."""
         self.engine.open({"amqp:connection-establishment-failed": True})
         self.engine.close(condition)
 
@@ -523,7 +521,7 @@ class Connection(TwistedProtocol):
             self.session.on_messages(link)
 
     def on_outcomes(self, engine: Engine, link: Sender) -> None:
-        """Outcomes of what was sent."""
+        """Outcomes of sent deliveries."""
         self.session.on_outcomes(link)
 
     def on_credit(self, engine: Engine, link: Sender) -> None:

@@ -36,7 +36,7 @@ from broker.sessions.overdue import Overdue
 from broker.sessions.schedule import Schedule
 
 _REPEATED = frozenset((REJECTED, RELEASED, MODIFIED))
-"""Outcomes that are said again where they are settled, to a client that waits for that."""
+"""Outcomes that are repeated with the settlement, for clients that wait for this."""
 
 
 class Supplier(Protocol):
@@ -50,7 +50,7 @@ class Supplier(Protocol):
 
     @property
     def schedule(self) -> Schedule:
-        """What time brings about."""
+        """The timed actions."""
 
     @property
     def consumer_s(self) -> float:
@@ -66,7 +66,7 @@ class Supplier(Protocol):
         """The parts of a large message, to be read."""
 
     def lacks_parts(self, sequence: int) -> bool:
-        """Whether this large message is on the queue and not all of its parts are there."""
+        """Whether this large message is on the queue and some of its parts are missing."""
 
     def give_back(self, sequences: list[int]) -> None:
         """These are available again, in their old places."""
@@ -78,10 +78,10 @@ class Supplier(Protocol):
         """These acquired messages are available again; `count`: when their delivery counts have been raised by one."""
 
     def forget(self, subscription: Subscription) -> None:
-        """This subscription takes no more."""
+        """This subscription ends."""
 
     def closed(self, subscription: Subscription) -> None:
-        """A client has closed its link to the queue of a subscription that is known by its name: it wants it no more."""
+        """A client has closed its link to the queue of a named subscription, which therefore ends."""
 
     def unsubscribed(self) -> None:
         """A subscription has ended: a queue that is only there for them goes with the last, or a time after the last link."""
@@ -106,7 +106,7 @@ class Subscription(LinkEnd):
         self.drains = False
         """Whether it is a drain's: on a broker that leaves, no other gets anything."""
         self.by_name = False
-        """Whether it was attached to the subscription that its queue stands for: its close ends that."""
+        """Whether it was attached to the named subscription of its queue: its close ends the subscription."""
         self.presettled = link.presettled
         self.cursors = [0]
         self.selector = selector
@@ -119,7 +119,7 @@ class Subscription(LinkEnd):
         """The large message that is going out: nothing else does until it has gone."""
         limit_s = 0.0 if browse or self.presettled else queue.consumer_s
         self.overdue = Overdue(self, queue.schedule, limit_s) if limit_s else None
-        """When what it holds returns to the queue; None: never."""
+        """When its unsettled messages return to the queue; None: never."""
 
     @property
     def node(self) -> QueueNode:
@@ -127,15 +127,15 @@ class Subscription(LinkEnd):
         return self.queue.node
 
     def needs(self) -> Lookups:
-        """What its client was allowed when it attached."""
+        """The lookups that were allowed when its client attached."""
         return self._needs
 
     def credit(self) -> None:
-        """The client takes more, or wants to hear that there is no more."""
+        """The client has more credit, or wants to know that there are no more messages."""
         self.queue.dispatch_soon()
 
     def resume(self) -> None:
-        """What waited in the output has gone."""
+        """The waiting output was written."""
         self.queue.dispatch_soon()
 
     def room(self) -> int:
@@ -158,7 +158,7 @@ class Subscription(LinkEnd):
         return 0 if self.browse else self.link.account.n_unsettled + (self._large is not None)
 
     def wants_more(self, order: Discipline) -> bool:
-        """Whether what comes next for it is only not in memory."""
+        """Whether there is a next message for it, which is not in memory."""
         return order.absent >= 0 and (self.browse or order.available > 0)
 
     def deliver(self, lots: list[Lot]) -> None:
@@ -191,7 +191,7 @@ class Subscription(LinkEnd):
         self.session.touch()
 
     def _deliver_large(self, messages: Messages, sequence: int) -> None:
-        """Begin to send a large message. One that cannot be read stays where it is, and counts as acquired, by nobody."""
+        """Begin to send a large message. If it cannot be read, it stays on the queue as acquired, without a consumer."""
         if sequence in self.queue.unreadable:
             return
         as_sent = self.link.traits_of is not None
@@ -208,7 +208,7 @@ class Subscription(LinkEnd):
         self.session.touch()
 
     def _large_is_over(self, sequence: int, why: str | None) -> None:
-        """A large message has gone out (`why` None), or will not (with what cannot be read, or "")."""
+        """A large message was sent (`why` None), or cannot be (with the fault, or "")."""
         large, self._large = self._large, None
         assert large is not None
         self.session.large -= 1
@@ -227,8 +227,8 @@ class Subscription(LinkEnd):
         self.queue.dispatch_soon()
 
     def _send_anew(self, messages: Messages, lot: Lot) -> None:
-        """Messages whose header must say that delivery has failed before, or how much is left of their time to live; or on which
-        a consumer has noted something."""
+        """Messages whose header must contain failed deliveries or the rest of their time to live, or that have annotations of a
+        consumer."""
         first, count_of = lot.first_seq, messages.order.lane_of(lot.first_seq).delivery_count
         left_ms, found = self.queue.due.left_ms, lot.messages()
         for at, data in enumerate(found):
@@ -257,7 +257,7 @@ class Subscription(LinkEnd):
 
     @property
     def still_s(self) -> float:
-        """For how long no outcome has come for what it holds, or its client has not read, whichever is longer; 0: neither is."""
+        """For how long it has sent no outcome for its messages, or its client has not read; the longer of both, or 0."""
         session = self.session
         held_s = session.now_s - self._moved_s if self.link.account.n_unsettled else 0.0
         return max(held_s, session.unread_s)
@@ -346,7 +346,7 @@ class Subscription(LinkEnd):
             self.queue.unsubscribed()
 
     def end(self) -> None:
-        """What it had acquired goes back to its place."""
+        """Its acquired messages return to their places."""
         account, node = self.link.account, self.node
         if self.overdue is not None:
             self.overdue.close()
@@ -373,11 +373,11 @@ class Subscription(LinkEnd):
 
     @property
     def _has_failed(self) -> bool:
-        """Whether its end counts as a failure of what it holds. See the module."""
+        """Whether its end counts as a failed delivery of its messages. See the module."""
         counts = self.node.delivery_limit or self.node.retry_ms[0]
         return bool(counts) and self.session.is_lost and not self.link.tags_sequences
 
     def cut_short(self) -> None:
-        """Send no more of a large message that is going out."""
+        """Stop sending a large message."""
         if self._large is not None:
             self._large.end()

@@ -38,7 +38,7 @@ class Coordinator:
         self._logs = logs
         self._new_id = new_id
         self.budget = Budget()
-        """What the open transactions of all connections hold."""
+        """The content of the open transactions of all connections."""
 
     def new_connection(self) -> Transactions:
         """The transactions of one more connection."""
@@ -49,11 +49,11 @@ class Coordinator:
         return self if attach.asked.coordinator else None
 
     def needs_of_sender(self, session: Output) -> Lookups:
-        """What is done in a transaction is asked for where it is done."""
+        """None: rights are checked for each message and outcome of a transaction."""
         return ()
 
     def admit(self, attach: Attach) -> None:
-        """Condition, when this broker does not serve, or cannot do what is asked for."""
+        """Condition, when this broker does not serve, or cannot do what the client requests."""
         self._logs.must_serve()
         unknown = sorted(set(attach.asked.capabilities) - CAPABILITIES)
         if unknown:
@@ -61,10 +61,10 @@ class Coordinator:
             raise Condition("amqp:not-implemented", text)
 
     def attached(self, producer: Producer) -> None:
-        """What it declares is kept with its session."""
+        """Its transactions are kept with its session."""
 
     def left(self, producer: Producer) -> None:
-        """Undo what it has declared."""
+        """Roll back the transactions that were declared over it."""
         producer.session.transactions.left(producer)
 
     def destinations(self, producer: Producer, data: bytes) -> Routed:
@@ -113,5 +113,5 @@ class Coordinator:
         return Gathering(producer, self.receive, "a coordinator")
 
     def may_flow(self, producer: Producer) -> bool:
-        """Who waits for room must be able to discharge."""
+        """Always: a client that waits for room must be able to discharge."""
         return True

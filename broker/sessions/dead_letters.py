@@ -35,7 +35,7 @@ from broker.sessions.room import check_places
 from broker.sessions.schedule import Schedule
 
 RETRY_S = 1.0
-"""So much later a message is looked at again that nobody may have and that has no place to go to."""
+"""Delay until a message that cannot be put anywhere is tried again."""
 _log = Logger()
 
 
@@ -72,10 +72,10 @@ class DeadLetters:
         self._later: dict[int, str] = {}
         """Those that have no place to go to, and are tried again."""
         self._told: set[int] = set()
-        """The large ones that cannot leave, and of which the log has been told."""
+        """The large messages that cannot leave and are already reported in the log file."""
 
     def add(self, sequences: Iterable[int], reason: str) -> None:
-        """These messages are to leave. Nobody gets them from now on: whoever calls sees to that."""
+        """Add messages that must leave. The caller ensures that they are not delivered any more."""
         self.waiting.update(dict.fromkeys(sequences, reason))
         self._origin.dispatch_soon()
 
@@ -84,11 +84,11 @@ class DeadLetters:
         return sequence in self.waiting or sequence in self._later
 
     def wanted(self) -> list[int]:
-        """Those whose bodies are needed next."""
+        """The messages whose bodies are needed next."""
         return list(islice(self.waiting, limits.MAX_TURN_MESSAGES)) if self._origin.node.definition.alternate else []
 
     def clear(self) -> None:
-        """The queue is gone, or this broker serves no more."""
+        """The queue was deleted, or this broker stops serving."""
         self.waiting.clear()
         self._heads.clear()
         self._later.clear()
@@ -209,7 +209,7 @@ class DeadLetters:
         return True
 
     def _alternates(self, data: bytes) -> Routed:
-        """Where this queue's alternate exchange sends a message. What is no AMQP message cannot be routed."""
+        """Route a message by this queue's alternate exchange. Bytes that are no AMQP message cannot be routed."""
         logs, node = self._logs, self._origin.node
         exchange = logs.nodes.exchanges.get(node.definition.alternate)
         try:
@@ -221,7 +221,7 @@ class DeadLetters:
     # ---- large messages
 
     def _head_of(self, sequence: int, manifest: Manifest) -> bytes | None:
-        """The first part of a large message, which says where it goes; None while it is being read."""
+        """The first part of a large message, which is needed to route it; None while it is being read."""
         if sequence not in self._heads and sequence not in self._origin.unreadable:
             self._heads[sequence] = None
             self._origin.parts_of(manifest).read(lambda parts, why: self._head_came(sequence, parts, why), 1)

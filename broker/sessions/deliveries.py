@@ -101,7 +101,7 @@ class LargeDelivery:
         over: Callable[[str | None], None],
     ) -> None:
         self._noted = noted
-        """Puts what consumers have noted on it into its first part."""
+        """Adds the annotations of consumers to its first part."""
         self._parts = parts
         self._session = session
         self._count = count
@@ -136,7 +136,7 @@ class LargeDelivery:
     # ---- links.PieceSource
 
     def next_piece(self) -> bytes | None:
-        """What proton is to have next; None when it is not here yet."""
+        """The next piece for proton; None if it was not read yet."""
         piece = self._ready.popleft() if self._ready else None
         self._read_on()
         return piece
@@ -157,7 +157,7 @@ class LargeDelivery:
     # ---- its subscription
 
     def end(self, why: str = "") -> None:
-        """Send no more of it."""
+        """Stop sending it."""
         self._end(why)
 
     def _end(self, why: str | None) -> None:

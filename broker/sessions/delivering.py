@@ -18,11 +18,11 @@ from broker.sessions.queue_terminus import QueueTerminus
 
 OPERATION = "DELIVER"
 MOST = 1000
-"""Sequences in a request."""
+"""Maximum number of sequences in a request."""
 
 
 def asked_of(body: Mapping[str, Any]) -> list[int]:
-    """The sequences that a request's body names. ValueError."""
+    """The sequences in a request's body. ValueError."""
     asked = body.get("sequences")
     if not isinstance(asked, list) or not 1 <= len(asked) <= MOST:
         raise ValueError(f"`sequences` is a list of 1 to {MOST} sequences of messages that wait (`PEEK` shows them)")
@@ -33,8 +33,8 @@ def asked_of(body: Mapping[str, Any]) -> list[int]:
 
 
 def deliver(queue: QueueTerminus, sequences: list[int], done: Callable[[dict[str, Any]], None]) -> None:
-    """Let these wait no longer; `done` gets the body of the answer when that is committed. Not called any more when the broker
-    serves no more in between. Refused."""
+    """End the waiting of these messages. `done` gets the body of the answer when this is committed. It is not called if the
+    broker stops serving before that. Refused."""
     messages, ledger = queue.node.messages, queue.ledger
     assert messages is not None, "who asks has looked"
     if ledger.version < TIMES_SINCE:

@@ -46,7 +46,7 @@ from broker.sessions.queues import Queues
 from broker.sessions.turn import Turn
 
 TRAITS = "traits"
-"""The last word of the address of a queue whose messages come with traits."""
+"""The last part of a queue's address if its messages are sent with traits."""
 STEPS = 10
 """Clients' connections end in so many steps."""
 CALLED_OFF = "amqp:link:detach-forced"
@@ -127,8 +127,8 @@ class Departure:
         ledger.when_committed(lambda: answer(""))
 
     def reopen(self, drain: str, answer: Callable[[str], None]) -> None:
-        """Serve again: the target has released the drain, and what it has is settled here. `answer` gets "" when that is
-        committed. Refused, unless the drain is halted."""
+        """Serve again: the target has released the drain, and the messages that it has are removed here. `answer` gets "" when
+        this is committed. Refused if the drain is not halted."""
         self._must_be_halted(drain)
         self.stop_ending()
 
@@ -142,8 +142,8 @@ class Departure:
         self._logs.lead.change(Setting(key=LEAVING, value={}, needs=ORIGINS_SINCE), committed)
 
     def assign(self, drain: str, queue: str, was: int, at: int, answer: Callable[[str], None]) -> None:
-        """The messages of a queue, by its uuid, go to the target `at`, and not to `was`, which has said that it has none of them
-        and takes none. `answer` gets "" when that is committed. Refused, when they go to another one already."""
+        """Send the messages of a queue, given by its uuid, to the target `at` instead of `was`, which has confirmed that it has
+        none of them and accepts none. `answer` gets "" when this is committed. Refused if they already go to a third target."""
         self._must_be(drain)
         leave = self._logs.leave
         assert leave is not None, "it leaves"
@@ -177,7 +177,7 @@ class Departure:
             raise Refused(409, f"{NOT_HALTED}: ask for HALT first")
 
     def status(self) -> dict[str, Any]:
-        """What is left. `empty` is final: nothing comes any more."""
+        """The messages that are left. `empty` is final: no message can be added."""
         logs, leave = self._logs, self._logs.leave
         found = [each for one in logs.ledgers.values() for number, each in one.state.messages.items() if number != PARTS_QUEUE]
         messages, clients = sum(each.depth for each in found), len(self._admission.clients())
@@ -200,7 +200,7 @@ class Departure:
         }
 
     def over(self) -> None:
-        """This broker serves no more, or stops."""
+        """This broker stops serving, or ends."""
         self._logs.closing = self._logs.halted = self._assigning = False
         self.stop_ending()
 
@@ -252,7 +252,7 @@ class DrainSource:
         return False
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
-        """The link takes what is on the queue, once nobody else has anything of it."""
+        """Let the link take the queue's messages when no other link holds any of them."""
         needs = questions.take_from_queue(self._node)
         attach.demand(needs)
         if self._logs.leave is None or not self._logs.serving:

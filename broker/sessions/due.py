@@ -30,13 +30,13 @@ from broker.sessions.ledger import Ledger
 from broker.sessions.schedule import Schedule
 
 EVERY_MS = 20
-"""Sweeps of one queue are so far apart at least: what is due in between is done together."""
+"""Minimum interval between sweeps of one queue: messages that become due in between are handled together."""
 MORE_MS = 4
-"""So long after a sweep that has left something the next one comes: others have the time between."""
+"""Interval after a sweep that has left messages: other work is done in between."""
 MOST = 1024
-"""Times that one sweep takes, about."""
+"""Approximate number of times that one sweep handles."""
 HELD_MS = 1000
-"""So much later a message is looked at again that has expired while a consumer holds it."""
+"""Delay until a message that has expired while a consumer holds it is checked again."""
 
 
 class Swept(Protocol):
@@ -71,7 +71,7 @@ class Due:
         return "due", self._queue.node.uuid
 
     def clear(self) -> None:
-        """The queue is gone, or this broker serves no more."""
+        """The queue was deleted, or this broker stops serving."""
         self._armed_ms = self._swept_ms = 0
         self._schedule.cancel(self._key)
 
@@ -121,7 +121,7 @@ class Due:
             self.look()
 
     def _let_go(self, messages: Messages, now_ms: int) -> bool:
-        """What was delayed until now may be given out. Returns whether there is more of it."""
+        """Make messages available whose delay has ended. Returns whether there are more."""
         if messages.delays is None:
             return False
         found = messages.delays.take(now_ms, MOST)
@@ -130,21 +130,21 @@ class Due:
         return len(found) >= MOST
 
     def let_all_go(self) -> None:
-        """Hold nothing back any more: whoever takes what is delayed keeps its time."""
+        """Hold back no delayed messages any more: the drain that takes them keeps their times."""
         messages = self._queue.node.messages
         if messages is not None and messages.delays is not None:
             while found := messages.delays.take(MAX_MS, MOST):
                 self._queue.give_back(found)
 
     def hold_back(self) -> None:
-        """The drain has ended, and may be called off: what waits still is held back again."""
+        """The drain has ended, perhaps because it was cancelled: hold back delayed messages again."""
         messages = self._queue.node.messages
         if messages is not None and messages.delays is not None:
             messages.delays.rewind()
             self.look()
 
     def _expire(self, messages: Messages, expiries: Times, found: list[int], now_ms: int) -> None:
-        """These have expired, and their times are taken. What a consumer holds may still be accepted."""
+        """These messages have expired, and their times are handled. A message that a consumer holds may still be accepted."""
         order, delays, letters = messages.order, messages.delays, self._letters
         held = [
             each
@@ -173,7 +173,7 @@ class Due:
         return max(expires_ms - self._queue.ledger.now_ms, 1) if expires_ms else 0
 
     def fit(self, messages: Messages, lots: list[Lot], *, browse: bool) -> list[Lot]:
-        """What of these may be given out now. What may not stays acquired, if it was: by nobody."""
+        """Those of these messages that may be delivered now. The others stay acquired, if they were, without a consumer."""
         limit, order = self._queue.node.delivery_limit, messages.order
         if limit and order.has_counts:
             lots = without(lots, lambda sequence: order.lane_of(sequence).delivery_count(sequence) >= limit)

@@ -105,7 +105,7 @@ class ExchangeTerminus:
         return self._route(producer, data)
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
-        """A large message: what is in its first part says where it goes."""
+        """A large message: its first part decides its queues."""
         if self._by_key(producer.session):
             self._check(producer, head)
         routed = self._route(producer, head)
@@ -125,7 +125,7 @@ class ExchangeTerminus:
     # ---- messages out
 
     def knows_filter(self, name: str) -> bool:
-        """The binding of the queue that the link gets, and what is put on that queue."""
+        """Filters for the binding of the link's queue, selectors, and no-local."""
         return "binding" in name or name in SELECTING or name == NO_LOCAL
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
@@ -152,7 +152,8 @@ class ExchangeTerminus:
 
 
 def _gate(attach: Attach) -> Gate | None:
-    """What says which messages come to the queue of this subscription, by its selector and by where they come from; None: all."""
+    """The gate that decides which messages are put on the subscription's queue, by its selector and by their connection; None:
+    all."""
     selector, own = selector_of(attach), attach.session.number
     no_local = any(each.name == NO_LOCAL for each in attach.asked.filters)
     if selector is None and not no_local:

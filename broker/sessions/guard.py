@@ -31,12 +31,12 @@ class Guard:
         self.acl: Acl | None = None
         """None: there are no rules, and everything is allowed."""
         self.denied = 0
-        """How often something was not allowed; what is kept of an answer counts once."""
+        """The number of denials; a cached denial counts once."""
         self.kept: dict[tuple[str, str], str] = {}
-        """What `Rights.denial_at` has found by user and identity."""
+        """Cached results of `Rights.denial_at`, by user and identity."""
 
     def enforce(self, acl: Acl) -> None:
-        """These rules hold from now on."""
+        """Put these rules in force."""
         self.acl = acl
         self.kept.clear()
 
@@ -50,12 +50,12 @@ class Guard:
 
     @property
     def owns_queues(self) -> bool:
-        """Whether queues belong to those who make them."""
+        """Whether a new queue's definition contains its owner."""
         return self.acl is not None or self._quotas[1] > 0
 
 
 class Rights:
-    """What `who` may do by the rules of `guard`."""
+    """The rights of `who` by the rules of `guard`."""
 
     __slots__ = ("guard", "who")
 
@@ -96,7 +96,8 @@ class Rights:
         return "" if self._allows(lookup, decision) else self._text(lookup)
 
     def denial_at(self, identity: str, lookups: Lookups) -> str:
-        """`denial` of what each message asks for anew: it is found, and logged, once for a user and `identity` of a node."""
+        """`denial` for the lookups of each message: the result is determined and logged once for a user and the `identity` of a
+        node."""
         if self.guard.acl is None:
             return ""
         kept, asked = self.guard.kept, (self.user, identity)

@@ -22,14 +22,15 @@ class Source(Protocol):
     """A connection that messages come from."""
 
     def stop_reading(self) -> None:
-        """Leave what comes in the socket."""
+        """Stop reading the socket."""
 
     def read_again(self) -> None:
         """Take it again."""
 
 
 class Inflow:
-    """See the module. `limit_bytes` is the bound, `parts_limit_bytes` that for who brings parts of large messages."""
+    """See the module. `limit_bytes` is the limit; `parts_limit_bytes` is the one for connections that send parts of large
+    messages."""
 
     def __init__(self, limit_bytes: int, parts_limit_bytes: int = limits.PARTS_INFLOW_BYTES) -> None:
         self.limit_bytes = limit_bytes

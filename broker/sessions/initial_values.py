@@ -28,14 +28,14 @@ class InitialValues:
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
         self._paying: set[Key] = set()
-        """Bindings whose debt is being paid, and not known to be paid yet."""
+        """Bindings whose debt is being paid and is not committed yet."""
 
     def over(self) -> None:
-        """This broker serves no more: what is under way is not heard of again."""
+        """This broker stops serving: it gets no result for proposals in progress."""
         self._paying.clear()
 
     def follow(self, changes: Iterable[tuple[Change, str]]) -> None:
-        """A log has said this."""
+        """A log has applied these changes."""
         if not self._logs.serving:
             return
         for change, reason in changes:
@@ -57,7 +57,7 @@ class InitialValues:
             self._give(binding)
 
     def _give(self, binding: Bind) -> None:
-        """Pay what this binding owes, if its queue can have it now."""
+        """Pay the debt of this binding, if its queue can accept the message now."""
         nodes = self._logs.nodes
         queue, log = nodes.queue_by_uuid(binding.queue), nodes.log_of_binding(binding.identity)
         exchange = nodes.find_exchange(binding.exchange)
@@ -79,7 +79,7 @@ class InitialValues:
             ledger.when_committed(lambda: debtor.change(paid, lambda reason: self._paying.discard(binding.identity)))
 
     def _value_for(self, exchange: ExchangeNode, queue: QueueNode, binding: Bind, ledger: Ledger) -> Value | None:
-        """What the queue gets; None for nothing, as when another binding has brought it the same."""
+        """The message for the queue; None if it gets nothing, for example because another binding has given it the same."""
         value, kind = None if exchange.passage is None else exchange.passage.value, exchange.definition.kind
         if value is None or not value.is_for(kind, binding):
             return None

@@ -77,7 +77,7 @@ class Leaving:
         self._look_again(limits.QUIET_LOOK_S)
 
     def _settled(self, now_s: float) -> bool:
-        """Whether consumers have settled what they will."""
+        """Whether waiting longer for consumers is useless."""
         unsettled = self._queues.unsettled()
         if unsettled != self._unsettled:
             self._unsettled, self._moved_s = unsettled, now_s
@@ -91,7 +91,7 @@ class Leaving:
             self._queues.give_out_again()
 
     def over(self) -> None:
-        """This broker serves no more."""
+        """This broker stops serving."""
         if self._queues.held:
             self._forget()
             self._admission.drop_held()

@@ -49,15 +49,15 @@ _log = Logger()
 
 
 def _nothing() -> None:
-    """What a wait calls that is only to end in its turn."""
+    """The call of a wait that only has to end in order."""
 
 
 def _heard(reason: str) -> None:
-    """What a command is answered with that nobody has asked for."""
+    """The answer to a command without a request."""
 
 
 class LedgerOwner(Protocol):
-    """Who serves the clients of a ledger."""
+    """The broker, which serves the clients of a ledger."""
 
     def ledger_applied(self, ledger: Ledger, fed: Iterable[int], changes: Collection[tuple[Change, str]]) -> None:
         """Batches were applied and their waits ended: `fed` queue numbers got messages, `changes` were made (or not: reason)."""
@@ -72,23 +72,23 @@ class LedgerOwner(Protocol):
         """The ledger's state was replaced by a snapshot."""
 
     def ledger_quiesces(self, ledger: Ledger, within_s: float, done: Callable[[], None]) -> None:
-        """Another broker is to take over: see LogListener.on_quiesce."""
+        """Another broker will take over: see LogListener.on_quiesce."""
 
     def ledger_resumes(self, ledger: Ledger) -> None:
-        """It does not."""
+        """The handover was cancelled."""
 
     def ledger_storage_error(self, ledger: Ledger, text: str, fatal: bool) -> None:
-        """The disk refused: see LogListener.on_storage_error."""
+        """The disk failed or is full: see LogListener.on_storage_error."""
 
     def ledger_writable(self, ledger: Ledger) -> None:
         """The disk takes writes again."""
 
     def flush(self) -> None:
-        """An entry from the reactor ends: write what it brought."""
+        """The end of an entry from the reactor: write the output."""
 
 
 class _Waits:
-    """What ends when one batch is committed. Deliveries stand by runs: link -> (first id, count) of each."""
+    """The waits that end when one batch is committed. Deliveries are stored as runs: link -> (first id, count) of each."""
 
     __slots__ = ("accepts", "answers", "calls", "held", "nbytes", "proposed_s", "settles")
 
@@ -104,7 +104,7 @@ class _Waits:
 
 
 class Ledger:
-    """A log, the state that it says, and what waits for it. `clock` is the reactor's time."""
+    """A log, its applied state, and the waits for it. `clock` is the reactor's time."""
 
     def __init__(
         self,
@@ -117,17 +117,17 @@ class Ledger:
         inflow: Inflow | None = None,
         wall: Callable[[], float] = REAL_HOST.wall,
     ) -> None:
-        """`residency` bounds the bodies in memory, and `inflow` counts what is not committed yet: those of other ledgers too.
-        `wall` gives seconds since 1970."""
+        """`residency` limits the bodies in memory, and `inflow` counts the uncommitted bytes; both include other ledgers. `wall`
+        gives seconds since 1970."""
         self.name = name
         self.residency = residency if residency is not None else Residency(1 << 62)
         self.state = State(version, residency=self.residency, keeps_bodies=False)
         self.log: CommitLog | None = None
         self.storage_text = ""
         self.low = False
-        """Whether room runs out on the disk: `takes` is to be asked before a message is put."""
+        """Whether the disk is nearly full: call `takes` before a message is put."""
         self.moved_s = -math.inf
-        """When a batch was proposed or committed for the last time, by the reactor's clock."""
+        """The time of the last proposal or commit of a batch, by the reactor's clock."""
         self._spare_bytes = 0
         self._clock = clock
         self._wall = wall
@@ -149,7 +149,7 @@ class Ledger:
         self._leads = False
         self._closed = False
         self._whole = False
-        """Whether what is put in is not to be cut."""
+        """Whether the current content must not be split into batches."""
 
     # ---- what the broker puts in
 
@@ -159,8 +159,8 @@ class Ledger:
         return self._leads and self.log is not None and self.log.state in SERVING
 
     def takes(self, nbytes: int) -> bool:
-        """Whether messages of so many bytes may be put, as far as the disk is concerned. While room runs out, a little of what
-        clients have credit for is taken, and nothing behind the first that is too much."""
+        """Whether the disk has room for messages of this size. While it is nearly full, a little of the clients' credit is still
+        accepted, and nothing after the first message that is too large."""
         if not self.low:
             return True
         fits = nbytes <= self._spare_bytes
@@ -174,7 +174,7 @@ class Ledger:
 
     @property
     def version(self) -> int:
-        """The machine version that what is proposed may need."""
+        """The highest machine version that a proposal may need."""
         return self.state.definitions.machine_version if self.name == CLUSTER else self.state.version
 
     def enqueue(
@@ -292,7 +292,7 @@ class Ledger:
         self._arm()
 
     def has(self, origin: int, sequence: int) -> bool:
-        """Whether this message of an origin was put, be it committed or not: what waits for the next commit waits for it too."""
+        """Whether this message of an origin was put, committed or not: a wait for the next commit includes it."""
         held = self.state.held.get(origin)
         return (held is not None and sequence in held) or sequence in self._coming.get(origin, ())
 
@@ -305,11 +305,9 @@ class Ledger:
         says: Said = lifetimes.NOTHING,
         times: tuple[int, int] | None = None,
     ) -> None:
-        """Put a large message, all of whose parts were put, on these queues, each with the lane that the message belongs to.
-
-        `head` is its beginning, with all that stands before its body. `held`: the number of its origin, and its sequence there,
-        in the same batch. It `says` so much of when it expires, or is to be given out; `times`: when it is,
-        whatever it says.
+        """Put the manifest of a complete large message on these queues, each given with the message's lane. `head` is its
+        beginning, with all sections before the body. `held`: the number of its origin and its sequence there, for the same batch.
+        `says`: its own statements about expiry and delay. `times`: these times instead, whatever it says.
         """
         encoded = manifest.to_bytes()
         if held is not None:
@@ -341,7 +339,7 @@ class Ledger:
             self.dequeue(PARTS_QUEUE, range(first, first + count))
 
     def begin_parts(self) -> None:
-        """A term begins: remove the parts of messages that never became whole; the next part goes behind all others."""
+        """A term begins: remove the parts of incomplete messages. The next part gets a sequence after all others."""
         self._next_part = self.state.parts.next_seq
         self.drop_parts(self.state.parts.orphans())
 
@@ -381,13 +379,13 @@ class Ledger:
         self._arm()
 
     def when_committed(self, call: Callable[[], None]) -> None:
-        """Call when what has been put in so far in this turn is committed."""
+        """Call when everything that was put so far in this turn is committed."""
         self._waits.calls.append(call)
         self._arm()
 
     @contextmanager
     def one_batch(self, nbytes: int) -> Iterator[None]:
-        """What is put in within this context, messages of so many bytes, goes into one batch, however large."""
+        """Everything that is put within this context, messages of `nbytes` bytes, goes into one batch, whatever its size."""
         before = self._builder.nbytes
         if self._builder.has_large or (before and before + nbytes > self._pace.batch_bytes):
             self._cut()
@@ -414,7 +412,7 @@ class Ledger:
             self._turn_is_late = False
 
     def _cut(self) -> None:
-        """What comes now goes into the next batch."""
+        """Later content goes into the next batch."""
         self._say_what_passed()
         self._full.append((self._builder, self._waits))
         self._builder, self._waits = BatchBuilder(), _Waits()
@@ -434,7 +432,7 @@ class Ledger:
         self.pump()
 
     def pump(self) -> None:
-        """Propose what waits, as far as the log takes it."""
+        """Propose the waiting batches, as far as the log accepts them."""
         log = self.log
         if log is None or not self.serving:
             return
@@ -495,7 +493,7 @@ class Ledger:
             raise met
 
     def _end_waits(self, reasons: dict[int, list[str]]) -> None:
-        """End the waits of what is applied; `reasons` has, by index, what became of each change in a batch."""
+        """End the waits of applied batches. `reasons` has, by index, the result of each change in a batch."""
         answered: list[tuple[Callable[[str], None], str]] = []
         calls: list[Callable[[], None]] = []
         while self._proposed and self._proposed[0][0] <= self.state.index:
@@ -573,7 +571,7 @@ class Ledger:
         self._owner.ledger_quiesces(self, within_s, done)
 
     def on_resume(self) -> None:
-        """It does not."""
+        """The handover was cancelled."""
         self._owner.ledger_resumes(self)
 
     def on_storage_error(self, text: str, fatal: bool) -> None:
@@ -582,7 +580,7 @@ class Ledger:
         self._owner.ledger_storage_error(self, text, fatal)
 
     def on_storage_low(self, text: str, spare_bytes: int = 0) -> None:
-        """Remember whether room runs out, so that producers wait, and nobody else."""
+        """Note whether the disk is nearly full, so that only producers wait."""
         self.low, self._spare_bytes = bool(text), spare_bytes
         if text:
             self.on_storage_error(text, fatal=False)
@@ -603,7 +601,7 @@ class Ledger:
         return self.state.live_by_file
 
     def live_runs_in(self, file: int) -> Iterator[tuple[int, LiveRun]]:
-        """What of a file is alive."""
+        """The live bodies of a file."""
         return self.state.live_runs_in(file)
 
     def moved(self, queue: int, moves: Iterable[Move]) -> None:

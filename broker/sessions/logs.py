@@ -27,7 +27,7 @@ from broker.sessions.ledger import SERVING, Ledger, LedgerOwner
 
 
 class Logs:
-    """See the module. `clustered`: there is a shared log beside the local one."""
+    """See the module. `clustered`: there is also a shared log."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Logs:
         self.state = "joining" if clustered else "recovering"
         self.primary = ""
         self.identify: Callable[[], str] = lambda: ""
-        """The identity of what this broker's lead log belongs to: of its cluster, or of its store."""
+        """The identity of the owner of this broker's lead log: its cluster, or its store."""
         self.store_id = ""
         """The identity of this broker's store."""
         self.closing = False
@@ -67,7 +67,7 @@ class Logs:
         return self.state in SERVING
 
     def moved_s(self) -> float:
-        """When messages, or what else is in a log, came or went for the last time, by the reactor's clock."""
+        """The time of the last proposal or commit of any log, by the reactor's clock."""
         return max(ledger.moved_s for ledger in self.ledgers.values())
 
     def ledger_of(self, node: QueueNode) -> Ledger:
@@ -75,7 +75,7 @@ class Logs:
         return self.ledgers[node.messages_log]
 
     def ledger_at(self, exchange: ExchangeNode) -> Ledger:
-        """The ledger that says what has gone through this exchange."""
+        """The ledger of the log that records the numbers and the last message of this exchange."""
         return self.ledgers[exchange.log]
 
     def store_of(self, node: QueueNode) -> str:
@@ -84,7 +84,7 @@ class Logs:
 
     @property
     def epoch(self) -> int:
-        """That of the last primary whose term is on record; 0 for a broker by itself."""
+        """The epoch of the last primary in the history of terms; 0 for a standalone broker."""
         terms = self.lead.state.definitions.terms
         return terms[-1].epoch if terms else 0
 
@@ -100,7 +100,7 @@ class Logs:
 
     @property
     def leave(self) -> Leave | None:
-        """Where this broker's queues go, if its log says that it leaves."""
+        """The departure in this broker's log, with the targets of its queues; None if it does not leave."""
         setting = self.lead.state.definitions.settings.get(LEAVING)
         return None if setting is None else Leave.of(setting.value)
 
@@ -110,7 +110,7 @@ class Logs:
         return self.closing or LEAVING in self.lead.state.definitions.settings
 
     def redirect(self, address: str = "") -> Condition:
-        """What clients of a broker that leaves are told, of a node at that address (part 2.8.18)."""
+        """The redirect for clients of a broker that leaves, for a node at this address (part 2.8.18)."""
         leave = self.leave
         node = self.nodes.queues.get(address)
         to = () if leave is None else leave.addresses_for("" if node is None else node.uuid)
@@ -132,7 +132,7 @@ class Logs:
     # ---- following what is applied
 
     def rebuild(self) -> None:
-        """Make the nodes anew from what the ledgers say."""
+        """Create the nodes again from the state of the ledgers."""
         self.nodes.rebuild({name: ledger.state for name, ledger in self.ledgers.items()})
 
     def follow(self, ledger: Ledger, changes: Iterable[tuple[Change, str]]) -> list[QueueNode]:
@@ -149,10 +149,9 @@ class Logs:
         return removed
 
     def tidy_local(self, *, anew: bool = False) -> None:
-        """Keep the local log level with what the cluster's log has made or deleted: lately, or, `anew`, ever.
-
-        A backup makes the places that messages will need when it is the primary. What seems to be deleted may be what it has
-        not heard of yet: only a primary forgets.
+        """Update the local log with the queues that the cluster's log has created or deleted: recently, or, with `anew`, ever. A
+        backup creates the places that messages will need when it is the primary. A queue that seems to be deleted may be in a
+        part of the log that a backup does not have yet, so only a primary removes places.
         """
         local = self.ledgers[LOCAL]
         if local.serving:
@@ -164,7 +163,8 @@ class Logs:
                 local.change(command, lambda reason: None)
 
     def begins(self, ledger: Ledger) -> None:
-        """What comes next goes behind what is there; subscriptions that ended with the last process leave no queues."""
+        """Later messages get sequences after the existing ones. The queues of subscriptions that ended with the last process are
+        deleted."""
         self.nodes.go_on(ledger.name)
         ledger.begin_parts()
         if ledger is self.ledgers[LOCAL]:

@@ -22,7 +22,7 @@ from broker.sessions.uploads import Gathering
 
 
 class Mailbox(LinkEnd):
-    """One mailbox: what hangs on its own link, and the terminus of those who send to it."""
+    """One mailbox: the link end of its own link, and the terminus of links that send to it."""
 
     __slots__ = ("_mailboxes", "_waiting", "address", "link", "nbytes")
     window = limits.CREDIT_WINDOW
@@ -38,7 +38,7 @@ class Mailbox(LinkEnd):
         self._mailboxes = mailboxes
         self._waiting: deque[bytes] = deque()
         self.nbytes = 0
-        """What waits."""
+        """Bytes of the waiting messages."""
 
     @property
     def serves_queues(self) -> bool:
@@ -52,7 +52,7 @@ class Mailbox(LinkEnd):
         self._send()
 
     def resume(self) -> None:
-        """What waited in the output has gone."""
+        """The waiting output was written."""
         self._send()
 
     def detached(self) -> None:
@@ -94,7 +94,7 @@ class Mailbox(LinkEnd):
         self._mailboxes.nbytes += nbytes
 
     def needs_of_sender(self, session: Output) -> Lookups:
-        """Whoever has been told the address may answer."""
+        """Nothing: every client that knows the address may answer."""
         return ()
 
     def admit(self, attach: Attach) -> None:
@@ -133,7 +133,7 @@ class Mailboxes:
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
         self.nbytes = 0
-        """What waits in all of them."""
+        """Bytes of the waiting messages of all mailboxes."""
         self._boxes: dict[str, Mailbox] = {}
 
     def make_room(self) -> None:
@@ -146,7 +146,7 @@ class Mailboxes:
         return self._boxes.get(address)
 
     def add(self, box: Mailbox) -> None:
-        """This mailbox is there."""
+        """Add this mailbox."""
         self._boxes[box.address] = box
 
     def forget(self, address: str) -> None:

@@ -61,7 +61,8 @@ class Making:
     # ---- dynamic nodes
 
     def dynamic(self, attach: Attach, then: Callable[[Attach], None]) -> bool:
-        """Make the node that this attach asks for, and let it go on; False when that is a mailbox, or nothing. Condition."""
+        """Create the dynamic node that this attach requests, then continue the attach; False if it requests a mailbox or no node.
+        Condition."""
         asked, link = attach.asked, attach.link
         if not asked.dynamic:
             return False
@@ -131,7 +132,7 @@ class Making:
     # ---- names that match a pattern
 
     def by_name(self, attach: Attach, then: Callable[[Attach], None]) -> bool:
-        """Make the node that this attach names, which is not there, and let the attach go on; False when no pattern matches."""
+        """Create the missing node that this attach names, then continue the attach; False if no pattern matches."""
         kind, name = self._named(attach)
         if not kind or attach.made:
             return False
@@ -157,7 +158,7 @@ class Making:
         return True
 
     def _named(self, attach: Attach) -> tuple[str, str]:
-        """Kind and name of what this attach makes by its address; "" for nothing."""
+        """Kind and name of the node that this attach creates by its address; "" for none."""
         address, capabilities = attach.asked.address, set(attach.asked.capabilities)
         names = {"queue": queue_in(address) or address, "exchange": exchange_in(address)[0] or address.partition("/")[0]}
         kinds = ("exchange",) if TOPICS & capabilities else ("queue",) if QUEUES & capabilities else ("queue", "exchange")
@@ -168,7 +169,7 @@ class Making:
         return "", ""
 
     def _by_policy(self, kind: str, name: str) -> bool:
-        """Whether the policy that counts for this name says that using it makes it."""
+        """Whether the policy for this name creates nodes on use."""
         policy = policy_for(self._logs.nodes, kind, name)
         return policy is not None and policy.by_use
 

@@ -14,7 +14,7 @@ from broker.sessions.uploads import Gathering
 
 
 class TakeRequest(Protocol):
-    """Who serves requests."""
+    """The object that serves requests."""
 
     def take(self, producer: Producer, request_bytes: bytes, delivery_id: int) -> None:
         """A request has come over this link: it gets its outcome when it has had its turn."""
@@ -39,14 +39,14 @@ class ManagementTerminus:
         return self if address == management_node.ADDRESS else None
 
     def needs_of_sender(self, session: Output) -> Lookups:
-        """What each request needs is asked for when it is served."""
+        """Nothing: the lookups of each request are checked when it is served."""
         return ()
 
     def admit(self, attach: Attach) -> None:
         """Everybody may ask."""
 
     def attached(self, producer: Producer) -> None:
-        """Nothing is kept of who asks."""
+        """Nothing is stored for the link."""
 
     def left(self, producer: Producer) -> None:
         """Nothing was kept of it."""
@@ -65,5 +65,5 @@ class ManagementTerminus:
         return Routed([])
 
     def may_flow(self, producer: Producer) -> bool:
-        """The window bounds what waits."""
+        """Always: the window limits the waiting requests."""
         return True

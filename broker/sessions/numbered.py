@@ -41,25 +41,25 @@ from broker.sessions.schedule import Schedule
 from broker.sessions.uploads import Uploading
 
 MAX_DIGITS = 18
-"""Of a number."""
+"""Maximum number of digits of a number."""
 MAX_NAME_CHARS = 256
-"""Of a container id, and of a link's name."""
+"""Maximum number of characters of a container id and of a link's name."""
 
 
 class NumberedLinks:
-    """The numbered links of both logs. Those that are attached, and when the others are forgotten."""
+    """The numbered links of both logs: those that are attached, and the times when the others are forgotten."""
 
     def __init__(self, logs: Logs, queues: Queues, schedule: Schedule) -> None:
         self.logs = logs
         self.queues = queues
         self.attached: dict[LinkKey, Producer] = {}
         self.forgotten: dict[LinkKey, Ledger] = {}
-        """Those that a log is to forget, and has not yet."""
+        """Links whose forgetting is proposed and not committed."""
         self._schedule = schedule
 
     def asked(self, attach: Attach) -> NumberedTerminus | None:
-        """The terminus of an attach that asks for one; None when this is none, or cannot be: then nothing is remembered, and the
-        answer says so."""
+        """The terminus of an attach that requests numbered deliveries. None if it does not, or if they are not possible: then
+        nothing is remembered, and the answer shows it."""
         asked = attach.asked
         if NUMBERED not in asked.capabilities:
             return None
@@ -70,19 +70,19 @@ class NumberedLinks:
         return NumberedTerminus(self, queue, attach, min(keep_s, limits.MAX_LINK_KEPT_S))
 
     def begin(self, ledger: Ledger) -> None:
-        """This broker serves: the links that were there, or that the primary before had, have their time to come back."""
+        """This broker begins to serve: links of the last term have their full time to attach again."""
         self.forgotten = {key: each for key, each in self.forgotten.items() if each is not ledger}
         for link in ledger.state.definitions.links.values():
             self.ended(ledger, link)
 
     def ended(self, ledger: Ledger, link: LinkAdd) -> None:
-        """Nobody is attached by this link: forget it when its time is over. Another primary decides that anew."""
+        """This link is not attached any more: forget it when its time is over. A new primary starts the time again."""
         if self.logs.serving:
             key = link.identity
             self._schedule.after(("numbered", key), link.kept_s, lambda: self._forget(ledger, key))
 
     def follow(self, changes: Iterable[tuple[Change, str]]) -> None:
-        """A log has said this: links go with their queues."""
+        """A log has applied these changes: links are removed with their queues."""
         for change, _ in changes:
             if isinstance(change, QueueGone | PlaceGone):
                 for link in change.links:
@@ -90,7 +90,7 @@ class NumberedLinks:
                     self.came_back(link.identity)
 
     def came_back(self, key: LinkKey) -> None:
-        """It is not to be forgotten: somebody is attached by it, or it is gone."""
+        """Do not forget this link: it is attached, or already removed."""
         self._schedule.cancel(("numbered", key))
 
     def _forget(self, ledger: Ledger, key: LinkKey) -> None:
@@ -100,7 +100,7 @@ class NumberedLinks:
             ledger.change(LinkForget(user=user, container=container, link=link, into=into), lambda reason: self._anew(key))
 
     def _anew(self, key: LinkKey) -> None:
-        """It is forgotten: who has attached in the meantime begins anew."""
+        """The link is forgotten. If it was attached meanwhile, it begins again."""
         self.forgotten.pop(key, None)
         producer = self.attached.get(key)
         if producer is not None:
@@ -140,7 +140,7 @@ class NumberedTerminus:
 
     @property
     def _link(self) -> LinkAdd | None:
-        """As the log knows it, and is to go on to."""
+        """The link in the log; None if the log does not have it, or is about to forget it."""
         if self._key in self._links.forgotten:
             return None
         return self._queue.ledger.state.definitions.links.get(self._key)
@@ -210,11 +210,11 @@ class NumberedTerminus:
         return self._link is not None and self._queue.may_flow(producer)
 
     def destinations(self, producer: Producer, data: bytes) -> Routed:
-        """None: what a transaction puts is not remembered."""
+        """No: messages in a transaction are not remembered."""
         return Routed([])
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
-        """Put what has not come before, and accept the rest; a stretch of either at once."""
+        """Put new messages, and accept those that are held; consecutive ones of a kind together."""
         numbers, known = self.numbers_of(producer, first, len(messages)), self._known
         if numbers is None or known is None:
             return
@@ -281,7 +281,7 @@ class NumberedTerminus:
 
 
 class _NumberedUpload(Uploading):
-    """A large message of a numbered link. One that has come before is seen by its tag, when it is whole."""
+    """A large message of a numbered link. When it is complete, its tag shows whether it is held already."""
 
     def __init__(self, logs: Logs, producer: Producer, target: NumberedTerminus, known: _Known, head: bytes) -> None:
         super().__init__(logs, producer, [known.node], head)
@@ -289,7 +289,7 @@ class _NumberedUpload(Uploading):
         self._known = known
 
     def finish(self, delivery_id: int) -> None:
-        """It is whole: put it on its queue, unless it has come before."""
+        """The message is complete: put it on its queue, unless it is held already."""
         numbers, known = self._target.numbers_of(self._producer, delivery_id, 1), self._known
         if numbers is None:
             self.abandon()

@@ -37,7 +37,7 @@ from broker.sessions.uploads import Uploading
 
 NODE = "$drain"
 _Tags = tuple[list[int], list[Traits] | None]
-"""Sequences, and the traits of as many messages; None where the store of these tells nothing."""
+"""Sequences, and the traits of these messages; None if their store sends no traits."""
 _FindTags = Callable[[Producer, int, int], _Tags | None]
 
 
@@ -93,7 +93,7 @@ class Origins:
         return None
 
     def held(self, drain: str, queue: str) -> Held | None:
-        """What of an origin has come, be the queue that it came to still there or not; None when there is no such origin."""
+        """The held sequences of an origin, even if their queue no longer exists; None if there is no such origin."""
         found: Held | None = None
         for ledger in self.logs.ledgers.values():
             origin = ledger.state.definitions.origins.get((drain, queue))
@@ -110,7 +110,7 @@ class Origins:
         return {queue: found.count for queue, found in held.items() if found is not None}
 
     def follow(self, changes: Iterable[tuple[Change, str]]) -> None:
-        """A drain that was released sends no more; a queue to which nothing more comes is paused no more."""
+        """End the links of released drains, and the pause of queues that get no more messages of a drain."""
         for change, _ in changes:
             if isinstance(change, OriginsReleased):
                 self._end_links(change.drain.drain, "was released")
@@ -125,7 +125,7 @@ class Origins:
                 self.queues.at(node).dispatch_soon()
 
     def stop(self, drain: str) -> None:
-        """Put nothing more of this drain: what is under way is all that comes. Until `go_on`, or the end of the term."""
+        """Accept no more messages of this drain, except those in progress, until `go_on` or the end of the term."""
         self.stopped.add(drain)
         self._end_links(drain, "is cancelled")
 
@@ -164,12 +164,12 @@ class OriginTerminus:
         return None if found is None else self._origins.queues.at(found[2])
 
     def needs_of_sender(self, session: Output) -> Lookups:
-        """To send to the queue; what is not there is asked for by its address."""
+        """The lookups for sending to the queue; if the queue does not exist, for its address."""
         found = self._origins.find(*self._key)
         return questions.unknown(self.identity)[:1] if found is None else questions.send_to_queue(found[2])
 
     def admit(self, attach: Attach) -> None:
-        """Condition, when the origin is not known, or its queue is not there for clients now."""
+        """Condition, when the origin is unknown, or its queue does not accept clients now."""
         queue = self._queue
         self._origins.logs.must_serve()
         if self._key[0] in self._origins.stopped:
@@ -189,7 +189,7 @@ class OriginTerminus:
             queue.attached(producer)
 
     def left(self, producer: Producer) -> None:
-        """It is no more."""
+        """The link has ended."""
         if self._origins.links.get(self._key) is producer:
             del self._origins.links[self._key]
         queue = self._queue
@@ -206,7 +206,7 @@ class OriginTerminus:
         return Routed([])
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
-        """Put what has not come before; a stretch of such messages at once."""
+        """Put new messages; consecutive ones together."""
         tags = self._tags(producer, first, len(messages))
         found = self._origins.find(*self._key)
         if found is None or tags is None:
@@ -263,7 +263,7 @@ class OriginTerminus:
         held: tuple[int, list[int]],
         traits: list[Traits],
     ) -> None:
-        """Put messages with what their store knows of them. One that has failed goes by itself, with its count behind it."""
+        """Put messages with the traits of their store. A message with failed deliveries is put alone, followed by their count."""
         assert node.messages is not None, "it was found"
         number, start = node.messages.number, 0
         plain = all(each is PLAIN for each in traits)
@@ -299,7 +299,7 @@ class OriginTerminus:
         return ledger.storage_text if ledger.low else ""
 
     def _tags(self, producer: Producer, first: int, count: int) -> _Tags | None:
-        """What the tags of these deliveries say; None when the link has ended, because one of them is wrong, too."""
+        """The sequences and traits in the tags of these deliveries; None if the link has ended, also because of a wrong tag."""
         if not producer.link.open:
             return None
         tags = producer.link.tags(first, count)
@@ -331,7 +331,7 @@ def lane_of(node: QueueNode, message: bytes) -> int:
 
 
 def confirm(ledger: Ledger, producer: Producer, first: int, count: int) -> None:
-    """Accept deliveries whose messages have come before, when all that is under way is committed."""
+    """Accept deliveries whose messages are held already, when all messages in progress are committed."""
 
     def committed() -> None:
         for delivery_id in range(first, first + count):
@@ -383,7 +383,7 @@ class OriginUpload(Uploading):
         return True
 
     def finish(self, delivery_id: int) -> None:
-        """It is whole: put it on its queue, unless it has come before."""
+        """The message is complete: put it on its queue, unless it is held already."""
         number = self._origin.number
         assert number is not None
         tags = self._tags(self._producer, delivery_id, 1)
@@ -401,7 +401,7 @@ class OriginUpload(Uploading):
                 self._finish_with(delivery_id, tags[1][0])
 
     def _finish_with(self, delivery_id: int, traits: Traits) -> None:
-        """Put it with what its store knows of it."""
+        """Put it with the traits of its store."""
         (node,), (lane,), ledger = self._queues, self._lanes, self._ledger
         (self._times,) = times_of([traits], ledger.now_ms)
         sequence = node.proposed_seqs[lane]

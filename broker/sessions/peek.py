@@ -37,8 +37,8 @@ def asked_of(body: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def peek(queue: QueueTerminus, first: int, count: int, done: Callable[[dict[str, Any]], None]) -> None:
-    """List so many messages from this sequence on; `done` gets the body of the answer, now or later. Not called any more when the
-    broker serves no more in between."""
+    """List messages from this sequence on. `done` gets the body of the answer, now or later. It is not called if the broker stops
+    serving before that."""
     messages = queue.node.messages
     assert messages is not None, "who asks has looked"
     found, behind = _listed(messages, first, count)
@@ -89,7 +89,7 @@ def _listed(messages: Messages, first: int, count: int) -> tuple[list[tuple[int,
 
 
 def _item(queue: QueueTerminus, messages: Messages, sequence: int, nbytes: int) -> dict[str, Any]:
-    """A message in an answer. One that has left in between is gone from its queue, and is said to be."""
+    """A message in an answer. If it has left the queue meanwhile, the answer says so."""
     order, delays = messages.order, messages.delays
     lane = order.lane_of(sequence)
     lot = lane.lot_of(sequence) if nbytes <= SHOWN_BYTES else None

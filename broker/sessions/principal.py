@@ -30,7 +30,7 @@ ANONYMOUS = Principal(sasl.NOBODY, sasl.ANONYMOUS, authenticated=False)
 
 
 def principal_of(granted: sasl.Grant | None) -> Principal:
-    """Who a connection acts for after its login; None: it came without one."""
+    """The principal of a connection after its login; None: it has not logged in."""
     if granted is None:
         return ANONYMOUS
     return Principal(granted.user, granted.mechanism, granted.authenticated, granted.until_s)

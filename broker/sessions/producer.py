@@ -30,8 +30,8 @@ from broker.sessions.guard import UNAUTHORIZED
 
 
 class Full(Exception):
-    """A queue takes no more; the text says which and why. `queue` is its name, and `reason` what programs are told, in RabbitMQ's
-    words."""
+    """A queue accepts no more messages; the text says which one and why. `queue` is its name, and `reason` the code for programs,
+    in RabbitMQ's terms."""
 
     def __init__(self, text: str, queue: str, reason: str = "maxlen") -> None:
         super().__init__(text)
@@ -40,24 +40,25 @@ class Full(Exception):
 
 
 class Denied(Exception):
-    """The client may not send a message there; the text says who may not do what."""
+    """The client may not send a message there; the text names the user and the denied lookup."""
 
 
 class Upload(Protocol):
     """A large message of which parts have come."""
 
     def put(self, data: bytes) -> Upload:
-        """The next part. Returns what takes those that follow: itself, or what swallows them if it cannot be taken."""
+        """Take the next part. Returns the object for the following parts: itself, or one that drops them if this part cannot be
+        accepted."""
 
     def finish(self, delivery_id: int) -> None:
         """All parts have come: the message gets its outcome through its producer, now or later."""
 
     def abandon(self) -> None:
-        """No more comes."""
+        """The message ends early."""
 
     @property
     def kept_bytes(self) -> int:
-        """How much of it is kept in memory until it is whole."""
+        """Bytes of it that are in memory until it is complete."""
 
 
 class Target(Protocol):
@@ -69,32 +70,32 @@ class Target(Protocol):
 
     @property
     def serves_queues(self) -> bool:
-        """Whether its links end when this broker serves no more."""
+        """Whether its links end when this broker stops serving."""
 
     @property
     def takes_large(self) -> bool:
-        """Whether large messages come to it by their parts; if not, it gets whole ones, up to `limits.GATHERED_BYTES`."""
+        """Whether it gets large messages in parts. If not, it gets complete ones, up to `limits.GATHERED_BYTES`."""
 
     @property
     def in_transactions(self) -> bool:
-        """Whether messages for it may be part of a transaction: it puts them on queues, which `destinations` tells."""
+        """Whether messages for it may be part of a transaction: then it puts them on queues, which `destinations` returns."""
 
     @property
     def in_any_order(self) -> bool:
         """Whether it takes, and judges itself, messages that are not as they are to be."""
 
     def destinations(self, producer: Producer, data: bytes) -> Routed:
-        """Where it sends this message. Raises what `Producer.one_by_one` takes."""
+        """The queues for this message. Raises the exceptions that `Producer.one_by_one` handles."""
 
     @property
     def identity(self) -> str:
-        """What it is known by, and never another; "" when it needs nothing."""
+        """Its permanent identity; "" if it has no lookups."""
 
     def needs_of_sender(self, session: Output) -> Lookups:
-        """What a client must be allowed that sends here. What hangs on a message's routing key is not among it."""
+        """The lookups for a client that sends here, without those that depend on a message's routing key."""
 
     def admit(self, attach: Attach) -> None:
-        """A link of somebody who is allowed what it needs is about to attach here: Condition when it may not."""
+        """A link whose lookups are allowed will attach here: Condition when it cannot."""
 
     def attached(self, producer: Producer) -> None:
         """It has attached."""
@@ -103,10 +104,11 @@ class Target(Protocol):
         """Messages of this producer, with the ids from `first` on. Each gets its outcome through the producer, now or later."""
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
-        """A large message begins with this part, which is put afterwards. Raises what `Producer.one_by_one` takes."""
+        """A large message begins with this part, which is passed to the result afterwards. Raises the exceptions that
+        `Producer.one_by_one` handles."""
 
     def may_flow(self, producer: Producer) -> bool:
-        """Whether more messages are welcome now; if not, the producer is told to `resume` when they are."""
+        """Whether more messages can be accepted now. If not, `resume` of the producer is called when they can."""
 
     def left(self, producer: Producer) -> None:
         """Its link has ended."""
@@ -160,7 +162,7 @@ class Producer(LinkEnd):
     # ---- messages
 
     def take(self) -> None:
-        """Hand on what has come on the link."""
+        """Pass on the messages that have arrived on the link."""
         link = self.link
         posted = link.take_posted() if link.posted else None
         first, messages = link.take()
@@ -176,7 +178,7 @@ class Producer(LinkEnd):
                 self.target.receive(self, first, messages)
 
     def _sort_by_transaction(self, first: int, messages: list[bytes], posted: dict[int, bytes]) -> None:
-        """Hand on what belongs to no transaction, and let the others be kept for theirs, in runs."""
+        """Pass on messages without a transaction, and give the others to their transactions, in runs."""
         start = 0
         for stop in range(1, len(messages) + 1):
             txn_id = posted.get(start)
@@ -197,7 +199,7 @@ class Producer(LinkEnd):
             start = stop
 
     def _sort_out(self, first: int, messages: list[bytes], bad: list[int]) -> None:
-        """Hand on what is between the messages at these positions, and refuse those: no consumer could read them."""
+        """Refuse the messages at these positions, which no consumer could read, and pass on all others."""
         done = 0
         for at in bad:
             if done < at:
@@ -226,7 +228,7 @@ class Producer(LinkEnd):
             self.refuse(delivery_id, *outcome_of(error))
 
     def part(self, data: bytes, whole: bool) -> None:
-        """A part of a large message has come; with the last one it is `whole`."""
+        """A part of a large message has arrived; with the last one, `whole` is true."""
         if self._upload is None:
             if self.link.account.credit <= 0:
                 self._end_heedless(1)
@@ -256,7 +258,7 @@ class Producer(LinkEnd):
             return Refused(self, *outcome_of(error))
 
     def aborted(self) -> None:
-        """The large message that was coming will not be whole."""
+        """The large message in progress will not be completed."""
         if self._upload is not None:
             self._upload.abandon()
             self._upload = None
@@ -267,7 +269,7 @@ class Producer(LinkEnd):
         return 0 if self._upload is None else self._upload.kept_bytes
 
     def _end_heedless(self, beyond: int) -> None:
-        """More came than was asked for (part 2.6.7): nothing bounds what such a client would have us keep."""
+        """The client sent more than its credit (part 2.6.7): end the link, because there would be no limit for such messages."""
         link = self.link
         self.detached()
         link.context = None
@@ -276,8 +278,8 @@ class Producer(LinkEnd):
         self.session.touch()
 
     def one_by_one(self, first: int, messages: list[bytes], put: Callable[[Producer, int, bytes], None]) -> None:
-        """Let `put` place each message by its id. What it raises is the message's outcome: Unplaced, Full, Denied, BadMessage, or
-        LookupError where the node that the message names is not there."""
+        """Call `put` for each message with its delivery id. An exception decides the message's outcome: Unplaced, Full, Denied,
+        BadMessage, or LookupError if the node that the message names does not exist."""
         for delivery_id, data in enumerate(messages, first):
             try:
                 put(self, delivery_id, data)

@@ -57,7 +57,7 @@ NO_NOTES: Mapping[int, bytes] = MappingProxyType({})
 
 
 class Keeper(Protocol):
-    """Who keeps subscriptions that are known by a name (broker.sessions.subscriptions)."""
+    """The owner of named subscriptions (broker.sessions.subscriptions)."""
 
     def closed(self, queue: QueueTerminus, subscription: Subscription) -> None:
         """A client has closed its link to such a queue."""
@@ -67,7 +67,7 @@ class Keeper(Protocol):
 
 
 class Queues(Protocol):
-    """All queues, as far as one needs what they share (broker.sessions.queues)."""
+    """The part of all queues that one queue needs (broker.sessions.queues)."""
 
     logs: Logs
     turn: Turn
@@ -103,11 +103,11 @@ class QueueTerminus:
         """Of a queue with a single active consumer: its consumers in the order in which they came; the first one is active."""
         self.producers: dict[Producer, None] = {}
         self.unreadable: set[int] = set()
-        """Large messages that have a part that cannot be read: they are acquired, by nobody."""
+        """Large messages with an unreadable part: they are acquired, without a consumer."""
         self.letters = DeadLetters(self, queues.logs, queues.schedule)
         self.due = Due(self, self.letters, queues.schedule)
         self.operation: Operation | None = None
-        """What an operator has done with its messages at the moment."""
+        """The operation of an operator on its messages that is in progress."""
         self.selections: Selections | None = None
         """Of subscriptions with a selector; None: there was none."""
         self._ahead: ReadAhead | None = None
@@ -125,7 +125,7 @@ class QueueTerminus:
 
     @property
     def schedule(self) -> Schedule:
-        """What time brings about."""
+        """The timed actions."""
         return self._queues.schedule
 
     @property
@@ -140,7 +140,7 @@ class QueueTerminus:
         return questions.send_to_queue(self.node)
 
     def admit(self, attach: Attach) -> None:
-        """Condition, when the queue is not there for clients now."""
+        """Condition, when the queue does not accept clients now."""
         self._queues.logs.must_serve()
         if self.node.messages is None or not self.ledger.serving:
             raise Condition("amqp:resource-locked", f"queue {self.node.name!r} is not ready yet; try again")
@@ -170,7 +170,7 @@ class QueueTerminus:
         routing.put(self._queues.logs, Routed([self.node]), producer, delivery_id, data)
 
     def destinations(self, producer: Producer, data: bytes) -> Routed:
-        """The queue itself, while it is there. LookupError."""
+        """The queue itself, while it exists. LookupError."""
         if self._queues.logs.nodes.queue_by_uuid(self.node.uuid) is None:
             raise LookupError(f"queue {self.node.name!r} was deleted")
         return Routed([self.node])
@@ -196,7 +196,7 @@ class QueueTerminus:
     # ---- messages out
 
     def knows_filter(self, name: str) -> bool:
-        """Those that select by what a message says."""
+        """The subscriptions with a selector."""
         return name in SELECTING
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
@@ -223,9 +223,9 @@ class QueueTerminus:
         tags: bool = False,
         standing: Standing | None = None,
     ) -> None:
-        """Attach this link as one more subscription, for which its client `needs` so much; Condition when that cannot be.
-        `drains`: it is the one that empties the queue of a broker that leaves. `tags`: the tags of deliveries are sequences.
-        `standing`: what its client is told of it."""
+        """Attach this link as one more subscription; `needs` are its lookups. Condition when it cannot attach. `drains`: it
+        empties the queue of a broker that leaves. `tags`: the tags of deliveries are sequences. `standing`: the terms in the
+        answer to the client."""
         node = self.node
         if not browse and node.definition.exclusive and any(not each.browse for each in self.subscriptions):
             raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
@@ -251,7 +251,7 @@ class QueueTerminus:
         return subscription not in self.line or subscription is next(iter(self.line))
 
     def forget(self, subscription: Subscription) -> None:
-        """This subscription takes no more."""
+        """This subscription ends."""
         if self.node.messages is not None:
             self.node.messages.order.left(subscription)
             if self.node.messages.order.take_opened():
@@ -265,7 +265,7 @@ class QueueTerminus:
                 self.selections.drop(subscription.selector)
 
     def closed(self, subscription: Subscription) -> None:
-        """A client has closed its link to the queue of a subscription that is known by its name: it wants it no more."""
+        """A client has closed its link to the queue of a named subscription, which therefore ends."""
         self._queues.keeper.closed(self, subscription)
 
     def unsubscribed(self) -> None:
@@ -287,7 +287,8 @@ class QueueTerminus:
 
     @property
     def paused(self) -> bool:
-        """Whether it stands for a subscription that a drain moves here: what is older is still to come, and comes first."""
+        """Whether it is the queue of a subscription that a drain moves here: older messages will still arrive, and must be
+        delivered first."""
         node = self.node
         return node.terms is not None and self._queues.logs.ledger_of(node).state.definitions.is_moving(node.uuid)
 
@@ -320,7 +321,7 @@ class QueueTerminus:
             then(sequences)
 
     def _note(self, notes: Mapping[int, bytes]) -> bool:
-        """Propose what a consumer has noted on messages, as far as there is room for it; whether anything was."""
+        """Propose the annotations of a consumer, as far as there is room for them. Returns whether there were any."""
         messages, ledger = self.node.messages, self.ledger
         if messages is None or ledger.version < NOTES_SINCE or not ledger.serving:
             return False
@@ -331,7 +332,7 @@ class QueueTerminus:
         return bool(some)
 
     def _let_wait(self, notes: Mapping[int, bytes]) -> bool:
-        """Propose that messages wait as long as consumers ask by what they have noted; whether any does."""
+        """Propose the delays that consumers request by annotations. Returns whether there were any."""
         messages, ledger = self.node.messages, self.ledger
         if not notes or messages is None or ledger.version < TIMES_SINCE or not ledger.serving:
             return False
@@ -362,7 +363,7 @@ class QueueTerminus:
         ledger.when_committed(lambda: self.failed(sequences))  # whoever gets them next is to see the raised count
 
     def failed(self, sequences: list[int]) -> None:
-        """What became of these is committed: they are available again, wait, or have failed too often."""
+        """The outcomes of these messages are committed: they are available again, wait, or have failed too often."""
         messages, limit = self.node.messages, self.node.delivery_limit
         if limit and messages is not None and self._queues.logs.serving:
             order = messages.order
@@ -376,7 +377,7 @@ class QueueTerminus:
         self.give_back(sequences)
 
     def term_begins(self) -> None:
-        """What has failed too often in the last one, and has not left yet, leaves."""
+        """Remove the messages that failed too often in the last term and have not left."""
         self.due.begin()
         messages, limit = self.node.messages, self.node.delivery_limit
         if limit and messages is not None and messages.order.has_counts:
@@ -384,7 +385,8 @@ class QueueTerminus:
             self.letters.add(sorted(sequence for sequence, count in counts if count >= limit), letters.DELIVERY_LIMIT)
 
     def has_others_wait(self, subscription: Subscription) -> bool:
-        """Whether messages wait here that nobody takes, or another consumer for messages, while this one holds some."""
+        """Whether messages wait here that no consumer takes, or another consumer waits for messages, while this one holds
+        some."""
         messages = self.node.messages
         if subscription.browse or messages is None:
             return False
@@ -396,7 +398,7 @@ class QueueTerminus:
         return any(each.link.account.room() for each in others)
 
     def dispatch(self) -> None:
-        """Give out what is available, in turn among the subscriptions that have room, and have read what is not in memory."""
+        """Deliver the available messages, in turn among the subscriptions with room, and read bodies that are not in memory."""
         if self.letters.waiting:
             self.letters.send()
         if self.operation is not None and self.operation.reads:
@@ -411,7 +413,7 @@ class QueueTerminus:
             self._read_ahead(self._give_out())
 
     def _give_out(self) -> set[int]:
-        """Give out what is in memory. Returns the messages that are not, at which subscriptions stopped."""
+        """Deliver messages that are in memory. Returns those that are not, at which subscriptions have stopped."""
         subscriptions = self.subscriptions
         assert self.node.messages is not None
         order, large = self.node.messages.order, self.node.messages.large
@@ -485,7 +487,7 @@ class QueueTerminus:
         return Parts(self.ledger, self._queues.bodies, manifest)
 
     def lacks_parts(self, sequence: int) -> bool:
-        """Whether this large message is on the queue and not all of its parts are there, which is our own bug."""
+        """Whether this large message is on the queue and some of its parts are missing, which is a bug of ours."""
         messages, state = self.node.messages, self.ledger.state
         manifest = None if messages is None else messages.large.get(sequence)
         if manifest is None or not state.parts.missing(manifest):
@@ -517,7 +519,7 @@ class QueueTerminus:
     # ---- the end
 
     def gone(self) -> None:
-        """The queue was deleted: close what hangs on it."""
+        """The queue was deleted: end its links."""
         condition = Condition("amqp:resource-deleted", f"queue {self.node.name!r} was deleted")
         ends: list[Subscription | Producer] = [*self.subscriptions, *self.producers]
         for end in ends:

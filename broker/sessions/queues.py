@@ -28,14 +28,14 @@ from broker.sessions.unused import Unused
 
 
 class Queues:
-    """The queues that links are attached to, and those whose producers wait for room."""
+    """See the module. It also knows the queues whose producers wait for room."""
 
     def __init__(self, logs: Logs, turn: Turn, schedule: Schedule, searches: Share, consumer_s: float = 0.0) -> None:
         self.logs = logs
         self.consumer_s = consumer_s
         """For how long a consumer may keep a message without an outcome where its queue does not say; 0: for any time."""
         self.searches = searches
-        """The share of each turn that goes into looking for what selectors want."""
+        """The share of each turn for searches of selectors."""
         self.turn = turn
         self.schedule = schedule
         self.unused = Unused(logs, schedule, self.users)
@@ -70,7 +70,7 @@ class Queues:
         return None if node is None else self.at(node)
 
     def rebuilt(self) -> None:
-        """A snapshot has made the nodes anew: those that are still there stay what they were for their links."""
+        """A snapshot has created the nodes again: the links of queues that still exist stay attached."""
         for uuid, terminus in list(self._termini.items()):
             node = self.logs.nodes.queue_by_uuid(uuid)
             if node is None:
@@ -98,13 +98,13 @@ class Queues:
         return terminus
 
     def resume_crowded(self) -> None:
-        """Let the producers of queues that have become emptier go on."""
+        """Let the producers of queues that have room again continue."""
         for terminus in [each for each in self.crowded if not is_crowded_still(each.node)]:
             del self.crowded[terminus]
             terminus.resume()
 
     def resume_all(self, ledger: Ledger) -> None:
-        """The disk takes writes again: let all producers of this ledger's queues go on, and of exchanges."""
+        """The disk accepts writes again: let all producers to this ledger's queues and to exchanges continue."""
         for terminus in self._termini.values():
             if terminus.ledger is ledger:
                 terminus.resume()
@@ -121,7 +121,7 @@ class Queues:
             terminus.gone()
 
     def begin(self, ledger: Ledger) -> None:
-        """This broker serves, and this ledger's log does: look for what the last term has left to be done."""
+        """This broker and this ledger's log begin to serve: find the work that the last term has left."""
         for node in self.logs.nodes.queues.values():
             messages = node.messages
             if node.messages_log == ledger.name and messages is not None:
@@ -131,11 +131,11 @@ class Queues:
                     self.at(node).dispatch_soon()
 
     def hold(self) -> None:
-        """Give nothing out until `give_out_again`, or until this broker serves no more."""
+        """Stop delivering until `give_out_again`, or until this broker stops serving."""
         self.held = True
 
     def give_out_again(self) -> None:
-        """Go on to give out."""
+        """Deliver again."""
         self.held = False
         for terminus in self._termini.values():
             terminus.dispatch_soon()
@@ -145,7 +145,7 @@ class Queues:
         return sum(each.outstanding for terminus in self._termini.values() for each in terminus.subscriptions)
 
     def release_all(self) -> None:
-        """This broker serves no more: what is acquired is available again."""
+        """This broker stops serving: acquired messages are available again."""
         for node in self.logs.nodes.queues.values():
             if node.messages is not None:
                 node.messages.order.release_all()

@@ -25,7 +25,7 @@ class QueueQuota:
         """Identity of a queue that is proposed -> its user, and its log."""
 
     def owner(self, user: str) -> str:
-        """Whom the definition of a queue names that this user makes; "" while that counts for nothing."""
+        """The owner in the definition of this user's new queue; "" while there are no rules or quotas."""
         return user if self._guard.owns_queues else ""
 
     def denial(self, user: str, nodes: Nodes) -> str:
@@ -47,5 +47,6 @@ class QueueQuota:
         self._under_way.pop(uuid, None)
 
     def void(self, log: str) -> None:
-        """What was proposed to this log is answered no more: if another broker commits it, it is there when it is heard of."""
+        """The proposals to this log get no result any more: if another broker commits them, the queues count when they are
+        applied."""
         self._under_way = {uuid: entry for uuid, entry in self._under_way.items() if entry[1] != log}

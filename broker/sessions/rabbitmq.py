@@ -39,13 +39,13 @@ class Answers(Mailbox):
     ) -> None:
         super().__init__(mailboxes, session, link, address)
         self._asked: dict[int, tuple[Native, Any]] = {}
-        """Number of a request -> what it asks for, and how its client knows it."""
+        """Number of a request -> the request, and its id at the client."""
         self._next = 0
         self._nodes = nodes
         self._close = close
 
     def ask(self, request: Native, known_as: Any) -> bytes:
-        """The request to management, whose answer is to come here. OverflowError when too many have none."""
+        """The request to management, whose answer will arrive here. OverflowError when too many requests have no answer."""
         if len(self._asked) >= limits.MAILBOX_MESSAGES:
             raise OverflowError(f"{len(self._asked)} requests wait for their answers already")
         self._next += 1
@@ -72,7 +72,7 @@ class Answers(Mailbox):
         super().detached()
 
     def _alike(self, request: Native) -> bool:
-        """Whether what a request was to make is there already."""
+        """Whether the object that a request creates exists already."""
         body = request.body
         if request.type == "queue":
             queue = self._nodes.queues.get(request.name)

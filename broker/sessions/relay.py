@@ -37,11 +37,11 @@ class Relay:
         return None if attach.asked.address else self
 
     def needs_of_sender(self, session: Output) -> Lookups:
-        """What each message needs depends on its node."""
+        """Nothing: the lookups of a message depend on its node."""
         return ()
 
     def admit(self, attach: Attach) -> None:
-        """What may be is decided by message."""
+        """Each message is checked on its own."""
 
     def attached(self, producer: Producer) -> None:
         """Nothing is kept of its producers."""

@@ -41,7 +41,7 @@ def is_crowded(node: QueueNode) -> bool:
 
 
 def is_crowded_still(node: QueueNode) -> bool:
-    """Whether producers that wait must go on to: the queue has not become as empty as it must be."""
+    """Whether waiting producers must continue to wait: the queue has not fallen below its lower threshold."""
     messages, flow = node.messages, node.flow
     if messages is None:
         return False

@@ -26,9 +26,8 @@ from broker.sessions.room import check_places, full_text, has_room
 
 
 def route(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes, origin: Origin = NOWHERE) -> Routed:
-    """Where an exchange sends this message: by its alternate exchange when it has no queue for it.
-
-    `origin`: what it has come from.
+    """The queues to which an exchange routes this message, or its alternate exchange if it has none. `origin`: where the message
+    comes from.
     """
     exchange.received += 1
     seen: set[str] = set()

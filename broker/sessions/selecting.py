@@ -78,7 +78,7 @@ class Selections:
         self._heads: dict[int, bytes | None] = {}
         """Large message -> its first part; None: it is being read."""
         self._wanted: dict[int, Manifest] = {}
-        """Large messages whose first parts are to be read."""
+        """Large messages whose first parts must be read."""
         self._looks = 0
         self._turns = False
         self._waits = False
@@ -100,7 +100,7 @@ class Selections:
                 scan.close()
 
     def clear(self) -> None:
-        """The queue is gone, or serves no more."""
+        """The queue was deleted, or its log stops serving."""
         for scan in self._scans.values():
             scan.close()
         self._scans.clear()
@@ -118,7 +118,7 @@ class Selections:
 
     @property
     def used_up(self) -> bool:
-        """Whether somebody could have looked at more messages."""
+        """Whether a subscription could have examined more messages."""
         return self._waits and self._looks <= 0
 
     def go_on(self) -> bool:
@@ -139,7 +139,7 @@ class Selections:
     # ---- messages
 
     def find(self, searcher: Searcher, messages: Messages, max_count: int) -> list[Lot]:
-        """What comes next for this subscription; `order.absent` says whether it ended at a body that is not in memory."""
+        """The next messages for this subscription; `order.absent` tells whether it stopped at a body that is not in memory."""
         assert searcher.selector is not None
         order = messages.order
         order.absent = -1

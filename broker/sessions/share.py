@@ -25,7 +25,7 @@ from broker.core import limits
 
 
 class Allowance:
-    """See the module. `moved_s` says when messages have come or gone for the last time, by the clock."""
+    """See the module. `moved_s` returns the time of the last proposal or commit, by the clock."""
 
     def __init__(self, clock: IReactorTime, moved_s: Callable[[], float] = lambda: -math.inf) -> None:
         self._clock = clock
@@ -36,16 +36,16 @@ class Allowance:
         return self._clock.seconds() - self._moved_s() < limits.BUSY_S
 
     def turn_s(self, most_s: float) -> float:
-        """What work that may take `most_s` of a turn may take of one now."""
+        """The current limit in a turn for work whose highest limit is `most_s`."""
         return most_s * limits.BUSY_SHARE if self._busy else most_s
 
     def rest_s(self, most_s: float) -> float:
-        """How long others have after it."""
+        """The current pause after it."""
         return most_s * limits.BUSY_REST if self._busy else most_s
 
 
 class Work(Protocol):
-    """What has work to be done: a connection, or a port with sockets to accept."""
+    """A piece of work: of a connection, or of a port with sockets to accept."""
 
     def go_on(self) -> bool:
         """Do a piece of it. Returns whether there is more."""
@@ -80,7 +80,7 @@ class Share:
         self._arm()
 
     def later(self, work: Work) -> None:
-        """Let it go on in a later turn."""
+        """Let this work continue in a later turn."""
         self._waiting[work] = None
         self._arm()
 

@@ -30,7 +30,7 @@ _log = Logger()
 
 
 class SlowConsumers:
-    """See the module. `limit_s` 0: nobody is slow."""
+    """See the module. `limit_s` 0: no consumer is slow."""
 
     def __init__(self, clock: IReactorTime, queues: Queues, turn: Turn, limit_s: float, closes: bool) -> None:
         self._clock = clock
@@ -40,7 +40,7 @@ class SlowConsumers:
         self._closes = closes
         self._known: dict[Subscription, None] = {}
         self.ended = 0
-        """How many were ended."""
+        """The number of ended consumers."""
         self._lines = Bounded(clock.seconds, lambda line: _log.warn("{line}", line=line), "lines about slow consumers")
         self._looking: Iterator[None] = iter(())
         self._call: IDelayedCall | None = None
@@ -49,7 +49,7 @@ class SlowConsumers:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of slow consumers."""
         return len(self._known)
 
     @property
@@ -57,13 +57,13 @@ class SlowConsumers:
         return max(self._limit_s / 4, 0.25)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop the checks."""
         if self._call is not None:
             self._call.cancel()
             self._call = None
 
     def _look(self) -> None:
-        """Begin to look, or go on."""
+        """Begin or continue a check."""
         self._looking = self._look_at_all()
         self._look_on()
 

@@ -57,11 +57,11 @@ class Subscriptions:
         self._quota = quota
         self._new_id = new_id
         self._under_way: dict[str, list[Callable[[], None]]] = {}
-        """Name of a queue that is being made or deleted -> what waits for that."""
+        """Name of a queue that is being created or deleted -> the calls that wait for this."""
         queues.keeper = self
 
     def void(self) -> None:
-        """This broker serves no more: what is under way is not heard of again."""
+        """This broker stops serving: it gets no result for proposals in progress."""
         self._under_way.clear()
 
     # ---- attaching
@@ -81,7 +81,7 @@ class Subscriptions:
         self._when_settled(attach, link, terms.queue, lambda: self._attach(attach, link, terms, binding, needs))
 
     def _when_settled(self, attach: Attach, link: Link, name: str, then: Callable[[], None]) -> None:
-        """Do this, at once or when what is under way for that queue is over; a Condition refuses the link."""
+        """Make this call, at once or after the change of that queue that is in progress; a Condition refuses the link."""
         waiting = self._under_way.get(name)
         if waiting is None:
             then()
@@ -181,7 +181,7 @@ class Subscriptions:
         attach.session.touch()
 
     def _join(self, attach: Attach, link: Sender, node: QueueNode, standing: Standing | None = None) -> None:
-        """Attach this link to a queue that is there."""
+        """Attach this link to an existing queue."""
         needs = questions.take_from_queue(node)
         attach.demand(needs)
         queue = self._queues.at(node)
@@ -198,14 +198,15 @@ class Subscriptions:
         end.by_name = True
 
     def _steal(self, attach: Attach, queue: QueueTerminus) -> None:
-        """The same link comes over another connection: it is there no more (part 2.6.1). The old one is dead, most likely."""
+        """The same link attaches over another connection, which ends the old link (part 2.6.1). The old connection is probably
+        dead."""
         for each in [each for each in queue.subscriptions if each.session is not attach.session and each.by_name]:
             each.end_slow(Condition("amqp:link:stolen", "this subscription's client has attached it over another connection"))
 
     # ---- asking for what stands
 
     def asked(self, attach: Attach) -> _Unnamed | None:
-        """For a link without a source: what stands under its name."""
+        """For a link without a source: the subscription with its name."""
         return None if attach.asked.exists else _Unnamed(self)
 
     def resume(self, attach: Attach, link: Sender) -> None:
@@ -289,7 +290,7 @@ class Subscriptions:
 
 
 class _Unnamed:
-    """What an attach without a source is for. Fulfils `termini.Source`."""
+    """The terminus of an attach without a source. Fulfils `termini.Source`."""
 
     def __init__(self, subscriptions: Subscriptions) -> None:
         self._subscriptions = subscriptions
@@ -299,12 +300,12 @@ class _Unnamed:
         return False
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
-        """Attach what stands."""
+        """Attach the link to the existing subscription."""
         self._subscriptions.resume(attach, link)
 
 
 def _terms(attach: Attach) -> Terms:
-    """What a client asks for; Condition when it cannot be known by a name."""
+    """The requested terms; Condition when a named subscription cannot have them."""
     asked = attach.asked
     shared = SHARED in asked.capabilities
     container = "" if shared and GLOBAL in asked.capabilities else attach.session.container

@@ -28,8 +28,8 @@ class Source(Protocol):
     """A terminus that messages come from."""
 
     def knows_filter(self, name: str) -> bool:
-        """Whether it applies a filter of this name (see `broker.core.filters`). No other may be asked for: its client would get
-        what it does not want."""
+        """Whether it applies a filter of this name (see `broker.core.filters`). Other filters are refused, because the client
+        would get messages that it does not want."""
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """Attach this receiving link of a client, and hang its link end on it; Condition when that cannot be."""
@@ -41,8 +41,8 @@ FindSource = Callable[[Attach], Source | None]
 
 
 class Termini:
-    """See the module. `targets` and `sources` are asked in order. `max_message_bytes` is told to everybody who sends
-    where large messages are taken by the part; elsewhere no more than `limits.GATHERED_BYTES`."""
+    """See the module. `targets` and `sources` are asked in order. `max_message_bytes` is announced to producers of termini that
+    accept large messages in parts; for others, at most `limits.GATHERED_BYTES`."""
 
     def __init__(
         self, logs: Logs, making: Making, *, targets: list[FindTarget], sources: list[FindSource], max_message_bytes: int
@@ -54,17 +54,17 @@ class Termini:
         self._max_message_bytes = max_message_bytes
 
     def redirect(self, address: str) -> Condition:
-        """What clients of a broker that leaves are told of a node."""
+        """The redirect of a node, for clients of a broker that leaves."""
         return self._logs.redirect(address)
 
     def attach(self, attach: Attach) -> None:
-        """Attach a client's link, now or when what it asks for is made; Condition when that cannot be."""
+        """Attach a client's link, at once or when its node is created; Condition when it cannot attach."""
         if not self._making.dynamic(attach, self._attach):
             self._attach(attach)
 
     def _attach(self, attach: Attach) -> None:
-        """The same, for a node that is there, or is made by its name. One whose name is the address as it stands comes before the
-        one that an address names which is a URL."""
+        """The same, for a node that exists or is created by its name. A node whose name is the whole address takes precedence
+        over the node that a URL names."""
         link = attach.link
         if isinstance(link, Sender):
             for find_source in self.sources:
@@ -127,7 +127,8 @@ T = TypeVar("T")
 
 
 def of_kind(attach: Attach, queue: Callable[[str], Q | None], topic: Callable[[str], T | None]) -> Q | T | None:
-    """What an attach names: a topic before a queue of that name, if it asks for a topic, and else a queue before a topic."""
+    """The node that an attach names. If it requests a topic, an exchange of this name takes precedence over a queue, otherwise
+    the queue does."""
     address = attach.asked.address
     if TOPICS.isdisjoint(attach.asked.capabilities):
         return queue(address) or topic(address)

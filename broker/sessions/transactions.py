@@ -41,10 +41,10 @@ class Poster(Protocol):
 
     @property
     def in_transactions(self) -> bool:
-        """Whether what it sends may be part of a transaction."""
+        """Whether its messages may be part of a transaction."""
 
     def destinations(self, data: bytes) -> Routed:
-        """Where a message goes that came over it. Raises what `producer.outcome_of` takes."""
+        """The queues for a message of this link. Raises the exceptions that `producer.outcome_of` handles."""
 
     def enlisted(self, first: int, count: int, txn_id: bytes) -> None:
         """These messages are kept for a transaction."""
@@ -90,12 +90,12 @@ class _Retired(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What of a transaction one log gets."""
+    """The part of a transaction for one log."""
 
     puts: list[tuple[QueueNode, list[_Post]]]
     retired: list[_Retired]
     through: list[tuple[Routed, _Post]]
-    """What goes through exchanges that number or keep it."""
+    """The messages that pass through exchanges which number or keep them."""
 
 
 class Transaction:
@@ -116,20 +116,20 @@ class Transaction:
         return True
 
     def retire(self, queue: Place, ranges: Iterable[range], outcome: int) -> None:
-        """Keep an outcome of consumed messages until the discharge. What is too much makes the discharge fail."""
+        """Keep an outcome of consumed messages until the discharge. If it exceeds a limit, the discharge will fail."""
         sequences = [sequence for each in ranges for sequence in each]
         self.account.takes(len(sequences))
         self._retired.append(_Retired(queue, sequences, outcome))
 
     def drop(self) -> None:
-        """Undo it because whoever declared it is gone: what was consumed is available again."""
+        """Roll it back because its link or connection has ended: the consumed messages are available again."""
         self.account.close()
         for queue, sequences, _ in self._retired:
             queue.undo(sequences, count=False)
 
     def roll_back(self, done: Callable[[], None]) -> None:
-        """Undo it as asked, or because it cannot be carried out: its deliveries have failed. `done` is called when all that was
-        consumed is in its old place again, so that the client gets it before what comes later."""
+        """Roll it back on request, or because it cannot be committed: its deliveries count as failed. `done` is called when all
+        consumed messages are in their old places again, so that the client gets them before later ones."""
         self.account.close()
         for queue, sequences, _ in self._retired:
             queue.undo(sequences, count=True)
@@ -144,7 +144,7 @@ class Transaction:
         counted()
 
     def carry_out(self, logs: Logs, done: Callable[[], None]) -> None:
-        """Propose it; `done` is called when it is committed. BadRequest, or what `Poster.destinations` raises: it cannot be, and
+        """Propose it; `done` is called when it is committed. After a BadRequest, or an exception of `Poster.destinations`,
         nothing was proposed."""
         puts: dict[QueueNode, list[_Post]] = {}
         once: set[tuple[QueueNode, bytes | None]] = set()
@@ -228,7 +228,7 @@ class Transactions:
         return self._open.pop(txn_id, None)
 
     def left(self, coordinator: Poster) -> None:
-        """Its link has ended: undo what was declared on it."""
+        """Its link has ended: roll back the transactions that were declared over it."""
         for one in [each for each in self._open.values() if each.coordinator is coordinator]:
             del self._open[one.txn_id]
             one.drop()
@@ -251,8 +251,8 @@ class Transactions:
             poster.refuse(delivery_id, REJECTED, condition)
 
     def at_once(self, poster: Poster, messages: list[bytes], done: Callable[[], None]) -> None:
-        """Put messages that have come as one over this link where they go, all of them or none; `done` is called when that is
-        committed. BadRequest, or what `Poster.destinations` raises: it cannot be, and nothing was proposed."""
+        """Put the messages of a bundle from this link, all of them or none; `done` is called when that is committed. After a
+        BadRequest, or an exception of `Poster.destinations`, nothing was proposed."""
         one = Transaction(b"", poster, self._budget)
         try:
             if not one.post(poster, messages):

@@ -24,7 +24,7 @@ class Dispatching(Protocol):
     """A queue that has something to give out."""
 
     def dispatch(self) -> None:
-        """Give it out."""
+        """Deliver its messages."""
 
 
 class Turn:
@@ -55,7 +55,7 @@ class Turn:
         self.flush()
 
     def flush(self) -> None:
-        """Dispatch what asked for it, then write each connection's output once."""
+        """Dispatch the registered queues, then write each connection's output once."""
         while self._waiting:
             waiting, self._waiting = self._waiting, {}
             for queue in waiting:

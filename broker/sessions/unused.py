@@ -30,7 +30,7 @@ _log = Logger()
 
 
 class Unused:
-    """See the module. `users` says how many links a queue has."""
+    """See the module. `users` returns the number of a queue's links."""
 
     def __init__(self, logs: Logs, schedule: Schedule, users: Callable[[QueueNode], int]) -> None:
         self._logs = logs
@@ -38,7 +38,7 @@ class Unused:
         self._users = users
 
     def begin(self) -> None:
-        """This broker serves from now on: the time of each queue that nobody uses runs anew."""
+        """This broker begins to serve: the full time of each unused queue starts again."""
         for node in self._logs.nodes.queues.values():
             self.left(node)
 
@@ -51,7 +51,7 @@ class Unused:
                     self.left(node)
 
     def left(self, node: QueueNode) -> None:
-        """A link of this queue has gone, or it never had one: its time runs, if it has one and nobody is left."""
+        """A link of this queue has ended, or it never had one: start its time, if it has one and no link is left."""
         if node.auto_delete_s and self._logs.serving and not self._users(node):
             self._schedule.after(_key(node), node.auto_delete_s, partial(self._due, node.uuid))
 

@@ -29,7 +29,7 @@ from broker.sessions.room import check_places, full_text, has_room
 
 
 class Gathering:
-    """A message for a terminus that takes whole ones only: it is put together, up to `limits.GATHERED_BYTES`."""
+    """A message for a terminus that accepts only complete ones: it is collected, up to `limits.GATHERED_BYTES`."""
 
     def __init__(self, producer: Producer, receive: Callable[[Producer, int, list[bytes]], None], what: str) -> None:
         self._producer = producer
@@ -89,10 +89,10 @@ class Uploading:
         self._head = head if any(queue.displacing is not None for queue in queues) else b""
         self._says = lifetimes.said(head)
         self._times: tuple[int, int] | None = None
-        """When it expires and is given out, whatever it says."""
+        """The times of its expiry and delay, whatever the message says."""
 
     def put(self, data: bytes) -> Upload:
-        """Propose one more part, unless a queue or the disk has no more room."""
+        """Propose one more part, unless a queue or the disk is full."""
         self._nbytes += len(data)
         full = self._fault()
         if full is not None:
@@ -103,7 +103,7 @@ class Uploading:
         return self
 
     def _fault(self) -> tuple[int, Condition | None] | None:
-        """Why it cannot be taken now, with what has come of it: outcome and condition."""
+        """The outcome and the condition if it cannot be accepted now, with the parts so far; else None."""
         if self._logs.closed:
             return RELEASED, None
         for ledger in self._parts:
@@ -130,7 +130,7 @@ class Uploading:
         return queues
 
     def finish(self, delivery_id: int) -> None:
-        """It is whole: put it on its queues."""
+        """The message is complete: put it on its queues."""
         full = self._fault()
         if full is not None:
             self.abandon()
@@ -160,11 +160,11 @@ class Uploading:
             ledger.when_committed(lambda ledger=ledger: committed(ledger))  # type: ignore[misc]
 
     def _held(self, delivery_id: int, ledger: Ledger) -> tuple[int, Sequence[int]] | None:
-        """The number of its origin in this log, and its sequence there: None for what comes from a client."""
+        """The number of its origin in this log, and its sequence there; None for a client's message."""
         return None
 
     def abandon(self) -> None:
-        """It will never be whole: remove its parts."""
+        """It will not be completed: remove its parts."""
         for ledger, sequences in self._parts.items():
             if sequences and ledger.serving:
                 ledger.drop_parts(runs_of(sequences))
