@@ -34,8 +34,8 @@ _MAX_WARNINGS = 20
 
 
 class AclFile:
-    """See the module. `path` None: there is no file. `wall` gives seconds since 1970; `quotas` are the connections and queues of
-    users whom the file names no quota for, 0 for any number. Fulfils `broker.administration.Extension`."""
+    """See the module. `path` None: there is no file. `wall` gives seconds since 1970. `quotas` are the limits of connections and
+    queues for users without a quota in the file, 0 for none. Fulfils `broker.administration.Extension`."""
 
     def __init__(self, path: Path | None, wall: Callable[[], float], *, quotas: tuple[int, int] = (0, 0)) -> None:
         self.path = path
@@ -55,7 +55,8 @@ class AclFile:
             broker.enforce(self._acl)
 
     def load(self) -> None:
-        """Read the file, and put its rules in force. BadAcl says in one line why that cannot be; then those that were stay."""
+        """Read the file, and put its rules in force. BadAcl gives the reason in one line when this is not possible; then the old
+        rules stay."""
         if self.path is None:
             return
         try:

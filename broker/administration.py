@@ -62,7 +62,7 @@ Answer = Callable[[int, str, Any], None]
 
 
 class Extension(Protocol):
-    """Who answers requests of a type of its own."""
+    """Answers the requests of one type."""
 
     def items(self) -> list[dict[str, Any]]:
         """The items of a QUERY of this type."""
@@ -72,7 +72,7 @@ class Extension(Protocol):
 
 
 class Administration:
-    """A broker's management node. `new_id` makes the identities of what is created."""
+    """A broker's management node. `new_id` makes the identities of new objects."""
 
     def __init__(
         self,
@@ -91,9 +91,9 @@ class Administration:
         new_id: Callable[[], str],
     ) -> None:
         self.bulk: Bulk
-        """Who carries out what is done with many messages."""
+        """Executes operations on many messages."""
         self.extensions: dict[str, Extension] = {}
-        """Type -> who answers for it."""
+        """Type -> the object that answers its requests."""
         self.connections: dict[int, Connection] = {}
         """The connections, which belong to `broker.sessions.admission`."""
         self._clock = clock
@@ -107,7 +107,7 @@ class Administration:
         self._slow = slow
         self._allowance = allowance
         self._under_way: dict[int, tuple[str, Callable[[], None]]] = {}
-        """Number of a change that is proposed -> its log, and what to do when it is answered no more."""
+        """Number of a proposed change -> its log, and the call if there will be no result."""
         self._next_change = 0
         self._broker_id = broker_id
         self._version = version
@@ -133,7 +133,7 @@ class Administration:
 
     @property
     def _turn_s(self) -> float:
-        """What requests may take of this turn."""
+        """The share of requests in this turn."""
         return self._allowance.turn_s(limits.MANAGEMENT_TURN_S)
 
     def _serve(self, request: _Request) -> bool:
@@ -174,8 +174,8 @@ class Administration:
         self._turn.flush()
 
     def handle(self, rights: Rights, request_bytes: bytes) -> Iterator[None]:
-        """Answer a request of who has these rights, now or when what it asks for is committed; a small piece of work at a time.
-        One that cannot be answered is logged and dropped."""
+        """Answer a request from a client with these rights, now or when its change is committed; a small piece of work at a time.
+        A request that cannot be answered is logged and dropped."""
         try:
             request = management_node.decode(request_bytes)
         except management_node.BadRequest as error:
@@ -324,7 +324,7 @@ class Administration:
     # ---- changes
 
     def _consumable(self, rights: Rights, name: str) -> QueueTerminus:
-        """The queue of that name, on the broker that serves it, for whoever may consume from it. Refused."""
+        """The queue of this name, if this broker serves it and the client may consume from it. Refused."""
         node = self._logs.nodes.queues.get(name)
         if node is None:
             raise Refused(404, f"there is no queue named {name!r}")
@@ -337,7 +337,7 @@ class Administration:
         return queue
 
     def _later(self, answer: Answer) -> Callable[[dict[str, Any]], None]:
-        """What gives an answer later, unless this broker has ceased to serve by then."""
+        """A function that answers later, unless this broker has stopped serving by then."""
         number, self._next_change = self._next_change, self._next_change + 1
 
         def done(body: dict[str, Any]) -> None:
@@ -491,7 +491,7 @@ class Administration:
         ledger.change(command, made)
 
     def _answer_with(self, request: management_node.Request, answer: Answer, status: int, text: str) -> None:
-        """Answer with what the queue, exchange or policy is now."""
+        """Answer with the current state of the queue, exchange or policy."""
         kind = request.type
         for found in self._query(kind, request.name, request, (), 1) if self._exists(kind, request.name) else ():
             if found is not None and found[1]["name"] == request.name:
@@ -511,7 +511,7 @@ class Administration:
         return self._quota.proposed(user, uuid, log)
 
     def void(self, log: str) -> None:
-        """What was proposed to this log is answered no more."""
+        """Proposals to this log get no result any more."""
         self._quota.void(log)
         for number in [number for number, (proposed_to, _) in self._under_way.items() if proposed_to == log]:
             _, unanswered = self._under_way.pop(number)
@@ -534,7 +534,7 @@ _OF_A_CONNECTION = {"connection": "id", "processName": "processName", "processId
 
 @dataclass(slots=True)
 class _Request:
-    """A request that is being served: the rest of the work, and who is told at its end."""
+    """A request in progress: the rest of the work, and the call at its end."""
 
     work: Iterator[None]
     nbytes: int
@@ -554,12 +554,12 @@ def _asked_page(body: dict[str, Any]) -> tuple[int, Place]:
 
 
 def _queried(request: management_node.Request) -> str:
-    """The name of what a QUERY is about; "" for everything."""
+    """The name of the object of a QUERY; "" for all objects."""
     return str(request.body.get("name") or request.name)
 
 
 def _what(lookup: Lookup, request: management_node.Request) -> str:
-    """What the audit log says of a request."""
+    """The text of a request in the audit log."""
     address = request.body.get("address")
     return str(lookup) if address is None else f"{lookup} address={shown(str(address))}"
 

@@ -61,7 +61,7 @@ _tcp6: Any = TCP6ClientEndpoint
 
 
 class TimedOut(ClientError):
-    """No answer in the time given. What was asked may still happen."""
+    """No answer within the time limit. The request may still be executed."""
 
 
 class ManagementError(ClientError):
@@ -74,7 +74,7 @@ class ManagementError(ClientError):
 
 
 class NoPrimary(ConnectError):
-    """None of the brokers asked is the primary; `said` maps each one's `host:port` to what it said."""
+    """None of these brokers is the primary; `said` maps each one's `host:port` to its answer."""
 
     def __init__(self, said: Mapping[str, str]) -> None:
         self.said = dict(said)
@@ -160,7 +160,7 @@ class ManagementClient:
 
     @property
     def wire(self) -> Wire:
-        """What is below, for links with messages."""
+        """The wire, for links with messages."""
         return self._wire
 
     @property
@@ -198,7 +198,7 @@ class ManagementClient:
         return done
 
     def abort(self) -> None:
-        """Drop the connection without waiting for anybody (a broker that hangs would never answer a close)."""
+        """Drop the connection without waiting (a broker that hangs would never answer a Close)."""
         self._wire.abort("dropped by this program")
 
     def _forget(self, number: Any) -> _Waiting | None:
@@ -276,7 +276,7 @@ def find_primary(
 
 
 class _Search:
-    """One search for the primary: who has been asked, what each said, and the best so far."""
+    """One search for the primary: the brokers that were asked, their answers, and the best one so far."""
 
     def __init__(self, reactor: Reactor, addresses: Sequence[Address]) -> None:
         self.found: Deferred[ManagementClient] = Deferred(lambda _: self._drop_all())
@@ -421,7 +421,7 @@ def _open(
 
 
 def _explain(name: str, failure: Failure, reason: str) -> ClientError:
-    """A Twisted failure to reach `name`, as one line; `reason` is our own, where it was us who gave up."""
+    """A Twisted failure to reach `name`, as one line; `reason` is our own, if this side has given up."""
     error = failure.value
     if isinstance(error, ClientError):
         return error

@@ -35,15 +35,15 @@ class LogListener(Protocol):
         """The log's state is now `state` (Qpid's words), in `epoch`, with that primary ("" when unknown)."""
 
     def on_reset(self, batches: Iterable[Batch], index: int) -> None:
-        """Forget everything applied: the state up to `index` is what these snapshot batches say. CannotApply leaves it as it
-        was."""
+        """Drop the applied state: the state up to `index` is the content of these snapshot batches. After CannotApply it is
+        unchanged."""
 
     def on_writable(self) -> None:
         """`may_propose` has become true again."""
 
     def on_quiesce(self, within_s: float, done: Callable[[], None]) -> None:
-        """Another broker is to take over: let the clients settle what they have, and call `done` when nothing of theirs waits
-        any more, or after `within_s` seconds in any case. Not from within this call."""
+        """Another broker will take over: let the clients settle their messages, and call `done` when all their input is answered,
+        in any case after `within_s` seconds. Do not call it within this call."""
 
     def on_resume(self) -> None:
         """It does not take over: serve the clients again. `done` of the last `on_quiesce` is not to be called any more."""
@@ -52,12 +52,12 @@ class LogListener(Protocol):
         """The disk refused a write. Full: producers must wait (`fatal` false). Failed sync: the broker must stop."""
 
     def on_storage_low(self, text: str, spare_bytes: int = 0) -> None:
-        """Room runs out: producers must wait, while consuming goes on and frees some; "" when there is enough again. Messages of
-        `spare_bytes` may still be proposed, which clients had been promised to be taken."""
+        """The disk is nearly full: producers must wait, while consumers continue and free space; "" when there is enough again.
+        Messages of `spare_bytes` may still be proposed, because clients have credit for them."""
 
     def snapshot(self) -> Iterable[BatchBuilder]:
-        """What is applied now, as builders of snapshot batches. Taken at once, consumed later in another thread: it holds
-        immutable data and copies only."""
+        """The applied state, as builders of snapshot batches. It is taken at once and consumed later in another thread: it
+        contains only immutable data and copies."""
 
     def live_bytes(self) -> int:
         """Bytes of messages alive."""
@@ -69,7 +69,8 @@ class LogListener(Protocol):
         """Queue number and run, for each run in this file of which something is alive. The state may change in between."""
 
     def moved(self, queue: int, moves: Iterable[Move]) -> None:
-        """Messages of this queue were copied to other places. What is gone by now, or lies elsewhere, stays as it is."""
+        """Messages of this queue were copied to other places. Messages that have left, or have another place meanwhile, do not
+        change."""
 
 
 class CommitLog(Protocol):
@@ -88,9 +89,8 @@ class CommitLog(Protocol):
         """Active, and few enough batches in flight that a new one would not just lie in a queue."""
 
     def read_bodies(self, bodies: list[Body]) -> Deferred[list[bytes | str]]:
-        """Read these bodies from disk in another thread: the bytes of each, or the text why they cannot be read.
-
-        What is given has passed its checksum. The place of a body may have been given up since it was asked for: see `rotten`.
+        """Read these bodies from disk in another thread: for each the bytes, or the text why they cannot be read. The bytes have
+        passed their checksum. The place of a body may have become invalid since the request: see `rotten`.
         """
 
     def rotten(self, place: int, text: str) -> None:

@@ -42,7 +42,7 @@ from broker.sessions.origins import Origins, origin_address
 from broker.sessions.principal import Principal
 
 DECLINED = "for another target"
-"""Stands in the refusal to take a queue that was declined."""
+"""A part of the text that refuses a declined queue."""
 Answer = tuple[int, str, dict[str, Any]]
 MAX_SPREAD_S = 3600.0
 MAX_TARGETS = 64
@@ -55,16 +55,16 @@ SETTLED = 50_000
 ORIGINS = 1000
 """Queues in one answer to `ORIGINS`."""
 LOOKED_AT = 50_000
-"""Messages whose size is looked at for one answer to `LARGER`."""
+"""Messages whose size is examined for one answer to `LARGER`."""
 
 
 _CHANGES = frozenset({"LEAVE", "RELEASED", "REOPEN", "TAKE", "RELEASE"})
-"""Operations of which it is told when they are refused."""
+"""Operations whose refusals are passed to `tell`."""
 
 
 class Drains:
-    """Fulfils `broker.administration.Extension`. `new_id` names drains, `store_id` is this broker's, which takes messages of
-    `max_message_bytes`; `free_bytes` says what its disk has room for."""
+    """Fulfils `broker.administration.Extension`. `new_id` makes the identities of drains. `store_id` and `max_message_bytes` are
+    this broker's; `free_bytes` returns the free space of its disk."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Drains:
         raise Refused(501, f"this broker does not have the operation {operation!r} on a drain")
 
     def void(self) -> None:
-        """This broker serves no more: what was proposed gets no other answer."""
+        """This broker stops serving: proposals get no other answer."""
         waiting, self._waiting = self._waiting, {}
         self._origins.stopped.clear()
         self._origins.declining.clear()
@@ -159,8 +159,8 @@ class Drains:
         *,
         told: str = "",
     ) -> Deferred[Answer]:
-        """The answer to what is proposed, when it is committed: with this body, or the one item of a query. `told` is what
-        telemetry gets then."""
+        """The answer to a proposal when it is committed: with this body, or the single item of a query. Telemetry then gets
+        `told`."""
         answered: Deferred[Answer] = Deferred()
 
         def committed(reason: str) -> None:
@@ -197,7 +197,7 @@ class Drains:
         return self._answered(lambda committed: self._departure.begin(leave, float(spread_s), committed), self._left, told=told)
 
     def _left(self) -> dict[str, Any]:
-        """What is so of a broker that leaves, and which of several targets each queue goes to."""
+        """The state of a broker that leaves, and the target of each queue if there are several."""
         leave = self._logs.leave
         return self.items()[0] | {"queues": {} if leave is None else dict(leave.queues)}
 
@@ -297,8 +297,8 @@ class Drains:
         return self._answered(propose, told=told)
 
     def _decline(self, drain: str, store: str, queue: str) -> Deferred[Answer]:
-        """Take nothing of a queue any more, if nothing of it is here: as with `RELEASE`, the record comes behind all that its
-        link has brought."""
+        """Accept no more messages of a queue, if none of it are here. As with `RELEASE`, the record follows all messages of its
+        link."""
         declined = self._proposed_everywhere(OriginAdd(drain=drain, store=store, queue=queue, into=""), "known already")
         origins, ledgers = self._origins, list(self._logs.ledgers.values())
 
@@ -326,7 +326,7 @@ class Drains:
         return self._answered(propose)
 
     def _report(self, body: Mapping[str, Any]) -> Deferred[Answer]:
-        """A queue is done: what has moved, and what stays, and why."""
+        """A queue is finished: the moved messages, and those that stay, with the reason."""
         moved, stays = body.get("moved"), body.get("stays", 0)
         if type(moved) is not int or type(stays) is not int or min(moved, stays) < 0:
             raise Refused(400, f"`moved` and `stays` must be numbers of messages, not {moved!r:.80} and {stays!r:.80}")
@@ -346,11 +346,11 @@ class Drains:
         return {"count": len(found), "first": first, "largest": most} | ({} if last is None else {"next": last})
 
     def _everywhere(self, command: Command, is_so: str) -> Deferred[Answer]:
-        """Propose it to each log; what is so already is well."""
+        """Propose it to each log; a log that has it already counts as success."""
         return self._answered(self._proposed_everywhere(command, is_so))
 
     def _proposed_everywhere(self, command: Command, is_so: str) -> Callable[[Callable[[str], None]], None]:
-        """What proposes it to each log, and says when that is committed."""
+        """A function that proposes it to each log, and answers when this is committed."""
         ledgers = list(self._logs.ledgers.values())
         for ledger in ledgers:
             self._check_version(ledger)

@@ -29,7 +29,7 @@ _CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 def memory_bytes() -> int:
-    """The machine's memory, or what the control group of a container leaves of it."""
+    """The memory of the machine, or the limit of a container's control group."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError):  # there is no such file, or it says "max"
         found = min(found, int(_CONTROL_GROUP.read_text()))
@@ -39,7 +39,7 @@ def memory_bytes() -> int:
 _MAX_OPEN_FILES = 1 << 20
 _M_MMAP_THRESHOLD = -3
 MAPPED_BYTES = 256 * 1024
-"""What a part of a large message takes, at least."""
+"""Memory of this size and more is not taken from the heap. A part of a large message needs at least as much."""
 
 
 @cache
@@ -50,11 +50,9 @@ def resident_bytes() -> int:
 
 
 def return_large_memory() -> None:
-    """Let the C library, where it is glibc, give memory for as much as a part of a message back as soon as it is free.
-
-    By itself it soon takes such memory from its heap, which grows to the sum of all peaks and keeps what lies below something
-    small that is still needed: with many large messages that was measured to cost some 20 MiB. Whoever has none does better with
-    the heap, so this is for the first large message of a process.
+    """Tell glibc to return freed memory of a part's size at once. By default it soon takes such memory from its heap. The heap
+    grows to the sum of all peaks, and a small used block keeps the free memory below it: many large messages cost some 20 MiB in
+    a measurement. Without large messages the heap is better, so this is called at the first large message of a process.
     """
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)

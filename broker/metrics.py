@@ -48,8 +48,8 @@ _SUMMED: Final = ("messages", "bytes", "consumers")
 
 
 class Metrics:
-    """See the module. `level` is one of LEVELS but NONE, `others` makes further families, `certificates` says when the first
-    certificate or list of the revoked expires, in s since 1970; None: there is none."""
+    """See the module. `level` is one of LEVELS except NONE. `others` makes further families. `certificates` returns the first
+    expiry of a certificate or revocation list, in s since 1970; None: there is none."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Metrics:
         self._started = wall()
 
     def text(self) -> Iterator[str]:
-        """The page in pieces, some of them empty: whoever writes it may do something else between any two."""
+        """The page in pieces, some of them empty. The caller may do other work between any two."""
         for family in (*self._of_the_process(), *self._of_the_broker(), *self._others()):
             yield _text(family)
         if self._broker.logs.serving:

@@ -33,7 +33,7 @@ _UNIT = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
 class SettingsError(ValueError):
-    """What was asked for cannot be: one line that says which setting, what is wrong with it, and what would do."""
+    """The settings are wrong: one line with the setting, its fault, and a correct value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +85,18 @@ CONFIG = Option("config", Path, None, "FILE", "Read more options from FILE: one 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A text that somebody gave for an option, and where."""
+    """The text for an option, and its source."""
 
     text: str = field(repr=False)
     origin: str
     seen: bool = False
-    """Whether others on this machine can see it: it stands on the command line."""
+    """Whether it is on the command line, where other users of this machine can see it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Keys of another program's file: those that change nothing here, with why, and those that are refused, with what to do
-    instead. `note` is told a line for each of the former that stands in the file."""
+    """Keys of another program's file: ignored ones, with the reason, and refused ones, with the alternative. `note` gets a line
+    for each ignored key in the file."""
 
     without_effect: Mapping[str, str] = field(default_factory=dict)
     instead: Mapping[str, str] = field(default_factory=dict)
@@ -174,7 +174,8 @@ def _given(option: Option, command_line: Mapping[str, str | None]) -> _Given | N
 
 
 def _from_environ(options: Iterable[Option], environ: Mapping[str, str]) -> dict[str, _Given]:
-    """Empty variables count as not set. Names that are no option's are somebody else's (QPID_SSL_CERT_DB and the like)."""
+    """Empty variables count as not set. Variables that match no option belong to other programs (for example
+    QPID_SSL_CERT_DB)."""
     found: dict[str, _Given] = {}
     for option in options:
         for variable in option.environment:

@@ -76,4 +76,4 @@ INSTEAD: Final = {
     ),
     **dict.fromkeys(("default-message-group", "default-msg-group"), "there are no message groups"),
 }
-"""Name -> what to do instead; the broker does not start with it."""
+"""Name -> the alternative; the broker does not start with this option."""

@@ -222,7 +222,7 @@ class Broker:
 
     @property
     def state(self) -> str:
-        """What the log that leads says of this broker."""
+        """The state of this broker by its lead log."""
         return self.logs.state
 
     def attach_log(self, name: str, log: CommitLog) -> Ledger:
@@ -243,14 +243,14 @@ class Broker:
     # ---- sessions.ledger.LedgerOwner
 
     def ledger_reset(self, ledger: Ledger) -> None:
-        """A snapshot replaced what this ledger said."""
+        """A snapshot has replaced the state of this ledger."""
         self.logs.rebuild()
         self.queues.rebuilt()
         self.logs.tidy_local(anew=True)
         self.turn.flush()
 
     def ledger_applied(self, ledger: Ledger, fed: Iterable[int], changes: Collection[tuple[Change, str]]) -> None:
-        """Follow the definitions, then give out what has come, then write."""
+        """Follow the definitions, then dispatch the new messages, then write."""
         for node in self.logs.follow(ledger, changes):
             self.queues.gone(node)
         self.queues.unused.follow(changes)
@@ -306,7 +306,7 @@ class Broker:
         self.turn.flush()
 
     def ledger_begins(self, ledger: Ledger) -> None:
-        """A term begins: what comes next goes behind what is there."""
+        """A term begins: later messages get sequences after the existing ones."""
         self.logs.begins(ledger)
 
     def ledger_quiesces(self, ledger: Ledger, within_s: float, done: Callable[[], None]) -> None:
@@ -321,7 +321,8 @@ class Broker:
             self.routes.begin()
 
     def ledger_storage_error(self, ledger: Ledger, text: str, fatal: bool) -> None:
-        """The disk refused a write, or bodies have rotted. When this broker stops for it, what it has is given out by another."""
+        """The disk refused a write, or bodies are damaged. If this broker stops because of it, another one delivers its
+        messages."""
         if fatal:
             self.queues.hold()
             self._on_fatal(text)
@@ -329,7 +330,7 @@ class Broker:
             _log.error("{text}; producers wait until there is room", text=text)
 
     def ledger_writable(self, ledger: Ledger) -> None:
-        """The disk takes writes again: let the producers go on."""
+        """The disk accepts writes again: let the producers continue."""
         _log.info("the disk takes writes again; producers go on")
         self.queues.resume_all(ledger)
         self.turn.flush()
@@ -339,7 +340,7 @@ class Broker:
         self.turn.flush()
 
     def close(self) -> None:
-        """Stop: cut the clients off in order; the logs are closed by whoever made them."""
+        """Stop: disconnect the clients in order. The creator of the logs closes them."""
         self.routes.over()
         self.leaving.over()
         self.departure.over()

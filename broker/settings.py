@@ -68,7 +68,7 @@ def _realm(value: str) -> str:
 
 
 def _token_keys(value: str) -> Path | str:
-    """A file, or a URL whose answer nobody on the way can change."""
+    """A file, or a URL whose answer cannot be changed on the way."""
     if "://" not in value:
         return file(value)
     try:
@@ -294,7 +294,7 @@ OPTIONS = (
     ),
     Option("log-enable", _log_level, "notice", "LEVEL+", f"Lowest level of log messages to write: {', '.join(LOG_LEVELS)}."),
 )
-"""Everything that a broker by itself can be told. `ha.settings.OPTIONS` has what concerns the cluster."""
+"""All options of a broker. `ha.settings.OPTIONS` has those of its cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,9 +350,9 @@ class BrokerSettings:
     topic_patterns: tuple[str, ...]
     rabbitmq_clients: bool
     drain_to: Url | None
-    """Who takes the messages at SIGTERM, with the password from wherever that was given; None: nobody."""
+    """The target that takes the messages at SIGTERM, with the password from its source; None: there is none."""
     drain_password_file: str | None = field(repr=False)
-    """What stands in that file."""
+    """The content of this file."""
     drain_deadline: float | None
     log_enable: str
     """The lowest level that is written, one of LOG_LEVELS."""
@@ -400,7 +400,7 @@ class BrokerSettings:
 
     @property
     def exposed(self) -> bool:
-        """Whether other machines can reach this broker, which serves anybody who reaches it while `auth` is off."""
+        """Whether other machines can reach this broker. While `auth` is off, it serves every client that can reach it."""
         return not all(ip_address(one).is_loopback for one in self.interface)
 
 

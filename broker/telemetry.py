@@ -40,7 +40,7 @@ from telemetry.lines import (
 )
 
 MAX_BYTES: Final = 1024 * MIB
-"""What a sender's files may take of the disk by default."""
+"""Bytes of a sender's files on disk by default."""
 _SEQ_PER_MS: Final = 1000
 _CLOSE_TIMEOUT_S: Final = 5.0
 _GATHER_S: Final = 0.1
@@ -61,12 +61,12 @@ class Figures(NamedTuple):
     reason: str
     """Why the newest of the dropped lines was lost, or ""."""
     cpu_s: float
-    """Processor time for all of it: what is done within `measured`, and the writing."""
+    """Processor time of telemetry: within `measured`, and for writing."""
 
 
 class _Thread:
-    """Runs jobs in their order, each a moment late, so that what comes in a row is written in one go. It does not keep the
-    process alive: a disk that hangs must not.
+    """Runs jobs in order, each with a short delay, so that several lines are written together. Its thread does not keep the
+    process alive, because a disk may hang.
     """
 
     def __init__(self) -> None:
@@ -90,8 +90,8 @@ class _Thread:
 
 
 class _Backlog:
-    """What waits to be written, shared by the caller's thread and the worker's under one lock: lines as bytes, the next number,
-    losses that are not told yet, and the roster.
+    """The lines that wait to be written, as bytes, the next number, losses that are not reported yet, and the roster. The
+    caller's thread and the worker share it under one lock.
     """
 
     def __init__(self, first_seq: int, max_bytes: int) -> None:
@@ -125,7 +125,7 @@ class _Backlog:
             self.drop(refused, lines)
 
     def drop(self, reason: str, lines: int) -> None:
-        """Count lines that nobody will read."""
+        """Count lost lines."""
         with self.lock:
             self.dropped += lines
             self.reason = reason
@@ -139,7 +139,7 @@ class _Backlog:
             self._losses[reason] = self._losses.get(reason, 0) + lines
 
     def set_roster(self, roster: dict[str, Any]) -> bool:
-        """Remember whom to expect; whether that is news."""
+        """Store the roster. Returns whether it is new."""
         with self.lock:
             if roster == self._roster:
                 return False
@@ -159,13 +159,13 @@ class _Backlog:
         return self._closed
 
     def take(self) -> list[tuple[bytes, int]]:
-        """What waits, which waits no more."""
+        """Take the waiting lines."""
         with self.lock:
             chunks, self._chunks, self._bytes = self._chunks, [], 0
             return chunks
 
     def take_besides(self, *, begins: bool, data: bytes) -> tuple[dict[str, int], dict[str, Any] | None]:
-        """What is to be written with `data`: losses, and the roster if it is news or a file `begins`."""
+        """The records to write with `data`: losses, and the roster if it is new or a file `begins`."""
         with self.lock:
             losses, self._losses = self._losses, {}
             roster = self._roster if self._roster_due or (begins and (data or losses)) else None
@@ -235,7 +235,8 @@ class TelemetryWriter:
         return Figures(self._written, lost.dropped, lost.deleted, self._files.bytes_on_disk, lost.reason, cpu_s)
 
     def news_of_loss(self) -> str:
-        """What is to be told in the log: "" unless lines were dropped since the last time, a minute ago or more."""
+        """The line about dropped lines for the log file; "" if none were dropped since the last one, or if that was less than a
+        minute ago."""
         now, dropped = self.wall(), self._backlog.dropped
         if dropped == self._said_dropped or now - self._said_at < _SAY_AGAIN_S:
             return ""
@@ -246,7 +247,7 @@ class TelemetryWriter:
 
     @contextlib.contextmanager
     def measured(self) -> Iterator[None]:
-        """Count what is done within as telemetry's, in `figures`."""
+        """Count the processor time of this context as telemetry, in `figures`."""
         began_s = time.thread_time()
         yield
         self._caller_cpu_s += time.thread_time() - began_s
@@ -286,7 +287,7 @@ class TelemetryWriter:
             self._add(text.encode(), len(queues))
 
     def probes(self, *, epoch: int, rows: Iterable[Probe]) -> None:
-        """Take what a resource manager got from its brokers."""
+        """Take the samples that a resource manager got from its brokers."""
         for row in rows:
             self._add_record(epoch, partial(probe_record, interval_ms=self.interval_ms, probe=row))
 
@@ -297,14 +298,14 @@ class TelemetryWriter:
         self._add_record(epoch, partial(event_record, broker=broker or self.sender, type=type, **fields))
 
     def roster(self, *, epoch: int, primary: str, backups: Sequence[str], queues: Sequence[str]) -> None:
-        """Say whom to expect. Written when it has changed, and again at the head of each file."""
+        """Set the roster. It is written when it has changed, and at the beginning of each file."""
         roster = {"epoch": epoch, "interval_ms": self.interval_ms, "primary": primary, "backups": backups, "queues": queues}
         self._epoch = epoch
         if self._backlog.set_roster(roster):
             self._schedule()
 
     def flush(self) -> None:
-        """Let what was taken so far appear as a whole file. Returns at once; the worker does it."""
+        """Complete the file with the lines so far. Returns at once; the worker does it."""
         self._roll_wanted = True
         self._schedule()
 
@@ -373,7 +374,7 @@ class TelemetryWriter:
         self._thread_cpu_s += time.thread_time() - began_s
 
     def _write(self, data: bytes, lines: int) -> None:
-        """All of it, with what else is due, or nothing. OSError."""
+        """Append all lines, with losses and the roster, or nothing. OSError."""
         self._files.prepare()
         losses, roster = self._backlog.take_besides(begins=not self._files.is_open, data=data)
         events = [line(self._drop_event(reason, count)) for reason, count in losses.items()]

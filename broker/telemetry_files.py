@@ -78,7 +78,7 @@ class TelemetryFiles:
         return self._bytes >= self._max_bytes_per_file or self._wall() - self._since_s >= self._max_age_s
 
     def prepare(self) -> None:
-        """Before the first `append`: make the folder, look for what is there, finish what a killed process has left. OSError."""
+        """Before the first `append`: create the folder, list its files, and complete the file of a killed process. OSError."""
         if self._prepared:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ class TelemetryFiles:
         self._bytes = self._lines = 0
 
     def give_up(self) -> int:
-        """The file cannot be renamed (the folder is gone, say): begin anew. Returns how many lines were in it."""
+        """The file cannot be renamed (for example the folder was deleted): begin a new one. Returns the number of lost lines."""
         lost, self._bytes, self._lines, self._prepared = self._lines, 0, 0, False
         return lost
 

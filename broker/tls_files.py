@@ -53,7 +53,7 @@ FILES = (
     ),
     Option("ssl-crl-file", _file, None, "FILE", "Certificate revocation lists (CRL) of these CAs, in PEM format."),
 )
-"""What every program that speaks TLS can be told."""
+"""The options of every program that uses TLS."""
 
 
 def _files(value: str) -> tuple[Path, ...]:
@@ -86,7 +86,7 @@ SERVER = (
     ),
     Option("require-encryption", yes_no, False, "yes|no", "Listen on --ssl-port only, not on --port."),
 )
-"""What a broker can be told besides."""
+"""Additional options of a broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class TlsFiles:
     authorities: Path | None = None
     revoked: Path | None = None
     further: tuple[Path, ...] = ()
-    """Of certificates with their keys, by one of which a server answers who asks for one of its names."""
+    """Files of further certificates with their keys. A server uses the one with the host name that a client requests."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> TlsFiles:

@@ -23,7 +23,7 @@ from broker.disk.files import RealDisk
 
 
 class BadUsersFile(Exception):
-    """The file cannot be read or written. The text says which, where and why."""
+    """The file cannot be read or written. The text names the file, the place and the reason."""
 
 
 def read(path: Path) -> str:
@@ -76,7 +76,7 @@ def change(path: Path, edit: Callable[[str], str]) -> None:
 
 
 class Accounts:
-    """What a broker knows of its users' file. `secret` makes the keys of those who are not there."""
+    """The users' file of a broker. `secret` is for the keys of unknown users."""
 
     def __init__(self, path: Path, secret: bytes) -> None:
         self.path = path

@@ -62,14 +62,14 @@ _CONTROLS = frozenset(
         lib.PN_TRANSPORT_CLOSED,
     }
 )
-"""The events that `_control` handles: most of the others come once a write and mean nothing here."""
+"""The events that `_control` handles. Most of the others occur once for each write and are not needed here."""
 
 
 class EngineListener(Protocol):
-    """Who lives above an engine. Called only from within `Engine.drain`."""
+    """The user of an engine. Its methods are called only within `Engine.drain`."""
 
     def on_open(self, engine: Engine) -> None:
-        """The peer's Open has come; answer with `engine.open` or leave it."""
+        """The peer's Open has arrived; answer with `engine.open`, or not at all."""
 
     def on_link(self, engine: Engine, link: Link) -> None:
         """The peer attached a link; answer with `link.accept` or `link.refuse`."""
@@ -81,20 +81,20 @@ class EngineListener(Protocol):
         """`link.inbox` has filled: `link.take` it."""
 
     def on_outcomes(self, engine: Engine, link: Sender) -> None:
-        """Outcomes have come: `link.take_outcomes` of them."""
+        """Outcomes have arrived: get them by `link.take_outcomes`."""
 
     def on_credit(self, engine: Engine, link: Sender) -> None:
         """The peer changed the link's credit or asked to drain it."""
 
     def on_link_closed(self, engine: Engine, link: Link) -> None:
-        """The link is gone: detached by the peer, or its session ended."""
+        """The link has ended: detached by the peer, or with its session."""
 
     def on_close(self, engine: Engine, reason: str) -> None:
-        """The peer closed the connection, or it broke the protocol (`reason` says how, "" when it closed in order)."""
+        """The peer closed the connection, or violated the protocol (`reason` says how; "" for an orderly close)."""
 
 
 class _Nobody:
-    """Who lives above an engine that is dead. Fulfils `EngineListener`."""
+    """The listener of an engine that was freed. Fulfils `EngineListener`."""
 
     def on_open(self, engine: Engine) -> None:
         """Nothing follows."""
@@ -120,11 +120,12 @@ _NOBODY = _Nobody()
 
 
 class Engine:
-    """One AMQP connection's protocol state. A server's door says who comes in, a client logs in as its `login` says.
+    """The protocol state of one AMQP connection.
 
-    `nonce`: a text that cannot be guessed, for a client's login. `offer`: the mechanisms by which clients may log in to a server,
-    in frames of `sasl_frame` bytes at most. `scratch` is shared by the engines of a thread; without one this engine has its own.
-    `unfinished`: the sum that this engine's unfinished messages count in.
+    A server has a door, which handles logins; a client logs in with `login`. `nonce`: a text that cannot be guessed, for a
+    client's login. `offer`: the mechanisms that a server offers, in frames of at most `sasl_frame` bytes. `scratch` is shared by
+    the engines of a thread; without one this engine has its own. `unfinished`: the sum to which this engine's unfinished messages
+    are added.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class Engine:
         """Links that were attached, of all time."""
         self._feeding: dict[Sender, None] = {}
         self._unanswered: dict[Link, bool] = {}
-        """Links whose end by the peer waits for an answer, and whether it was for good."""
+        """Links that the peer has ended and that wait for an answer; and whether they were closed, not only detached."""
         self.alive = True
         self.remote_open = False
         self._close_told = False
@@ -164,7 +165,7 @@ class Engine:
         self.sent_bytes = 0
         """At least as much as has been given to proton on all links and has not been written."""
         self._after_close: dict[Any, int] = {}
-        """Handle of a link that this side has closed, and the peer not yet -> how much of a session's window has come on it."""
+        """Handle of a link that only this side has closed -> how much of a session's window has arrived on it since."""
         self.max_message_bytes = limits.MAX_MESSAGE_BYTES
         self.part_bytes = limits.PART_BYTES
         lib.pn_connection_set_container(self.connection, container.encode())
@@ -210,7 +211,7 @@ class Engine:
         self._early_sessions.clear()
 
     def take_frames(self, max_bytes: int) -> None:
-        """Announce in this side's Open, which has not gone yet, that frames may be as large."""
+        """Set the largest frame in this side's Open, which was not sent yet."""
         lib.pn_transport_set_max_frame(self.transport, max_bytes)
         if self._door is not None:
             self._door.max_frame_bytes = max_bytes
@@ -256,7 +257,7 @@ class Engine:
         return link
 
     def attach_mailbox(self, session: Any, name: str) -> Receiver:
-        """Attach a receiving link from this side, whose address the peer makes up."""
+        """Attach a receiving link from this side, whose address the peer creates."""
         handle = lib.pn_receiver(session, name.encode())
         lib.pn_terminus_set_dynamic(lib.pn_link_source(handle), True)
         lib.pn_link_set_max_message_size(handle, self.max_message_bytes)
@@ -308,11 +309,12 @@ class Engine:
 
     @property
     def remote_max_frame(self) -> int:
-        """The largest frame that the peer's Open says it takes; 0 for any."""
+        """The largest frame in the peer's Open; 0 for any size."""
         return int(lib.pn_transport_get_remote_max_frame(self.transport))
 
     def expect_within(self, idle_timeout_s: float) -> None:
-        """From now on give the peer up after so long a silence (0: never); what this side's Open has said stays."""
+        """From now on, disconnect the peer after this time of silence (0: never). The value in this side's Open does not
+        change."""
         lib.pn_transport_set_idle_timeout(self.transport, int(idle_timeout_s * 1000))
 
     @property
@@ -327,14 +329,14 @@ class Engine:
 
     @property
     def remote_hostname(self) -> str:
-        """The host that the peer's Open says it has connected to."""
+        """The host name in the peer's Open."""
         return text_of(lib.pn_connection_remote_hostname(self.connection))
 
     # ---- bytes
 
     @property
     def has_more(self) -> bool:
-        """Whether something has come that was too much for one turn: `push` nothing in a later one."""
+        """Whether received bytes were too much for one turn: call `push` with no bytes in a later one."""
         return self._door is not None and self._door.enough
 
     @property
@@ -348,7 +350,7 @@ class Engine:
             self._door.allowance = count
 
     def push(self, data: bytes) -> None:
-        """Feed what the socket brought. A peer that breaks the protocol shows as `on_close` in the next `drain`."""
+        """Feed bytes from the socket. If the peer violates the protocol, the next `drain` calls `on_close`."""
         door = self._door
         if door is not None:
             self._let_through(door, door.take(data))
@@ -368,7 +370,7 @@ class Engine:
 
     @property
     def login_waits(self) -> sasl.Wait | None:
-        """What is to be done before the login can go on, on either side: then call `resume_login`."""
+        """The work before the login can continue, on either side: do it, then call `resume_login`."""
         login = self.login or self._layer
         return None if login is None else login.waits
 
@@ -378,7 +380,7 @@ class Engine:
         return None if self._door is None else self._door.login
 
     def resume_login(self, result: bytes) -> None:
-        """What the login has waited for is done; what has come meanwhile is taken now."""
+        """Continue the login with the result of its work, and take the bytes that arrived meanwhile."""
         if not self.alive:
             return
         if self._door is not None:
@@ -388,7 +390,7 @@ class Engine:
             self._after_layer(self._layer, self._layer.resume(result))
 
     def refuse_login(self, reason: str) -> None:
-        """The login cannot go on, for a reason of this side's."""
+        """The login cannot continue, for a reason of this side."""
         if self.alive and self._door is not None:
             self._door.give_up_login(reason)
             self._let_through(self._door, b"")
@@ -438,7 +440,7 @@ class Engine:
 
     @property
     def finished(self) -> bool:
-        """Whether this side has said everything: the TCP stream may be ended."""
+        """Whether all output was taken and this side is closed: the TCP stream may be ended."""
         if self._layer is not None:
             return self._deaf and not self._layer.output
         pending = lib.pn_transport_pending(self.transport)
@@ -511,7 +513,7 @@ class Engine:
         return pieces
 
     def recount_sent(self) -> None:
-        """Output has been written: count what is left, if that may be much."""
+        """Output was written: count the rest again, if it may be much."""
         if not self.pending:
             self.sent_bytes = 0
         elif self.sent_bytes > limits.MAX_SENT_BYTES:
@@ -643,9 +645,9 @@ class Engine:
             link.deliveries.append(delivery)
 
     def _came_late(self, handle: Any, delivery: Any) -> None:
-        """Drop what comes on a link that this side has closed: proton would keep it. What was on its way then is at most the
-        session's window, in frames; a peer from which more comes does not heed its link's end, and nothing but its
-        connection's would stop it."""
+        """Drop data on a link that this side has closed, because proton would keep it. When the link was closed, at most the
+        session's window was in transit, in frames. A peer that sends more ignores the end of the link, and only the end of the
+        connection can stop it."""
         nbytes = lib.pn_delivery_pending(delivery)
         if lib.pn_delivery_partial(delivery):  # settled now, the rest of it would come unseen
             while lib.pn_link_recv(handle, self.scratch.area, SCRATCH_BYTES) > 0:
@@ -659,7 +661,7 @@ class Engine:
             self._deaf = True
 
     def hand_over(self, link: Receiver) -> None:
-        """Tell the listener of the messages that have come on this link, before what comes behind them."""
+        """Report the arrived messages of this link to the listener, before later events."""
         self._tell({link: None})
 
     def lost(self, link: Link) -> None:
@@ -667,7 +669,7 @@ class Engine:
         self.listener.on_link_closed(self, link)
 
     def refuse(self, refusal: Refusal) -> None:
-        """End this connection, a client's, for what it does: nothing more of it is listened to."""
+        """End this connection of a client because of a fault: its further input is ignored."""
         if self._door is not None:
             self._door.refuse(refusal)
             self._deaf = True
@@ -705,8 +707,8 @@ class Engine:
             self._told_close("")
 
     def _undecodable(self) -> None:
-        """The door, a client's layer, or proton without a word, listens no more, because of a frame that makes no sense to it, or
-        of a login that failed: say so."""
+        """The door, a client's SASL layer, or proton (without an event) has stopped, because of a wrong frame or a failed login:
+        report it."""
         front = self._door or self._layer
         refusal = None if front is None else front.refusal
         if refusal is None:
@@ -789,7 +791,7 @@ class Engine:
             lib.pn_session_free(session)
 
     def forget(self, link: Link) -> None:
-        """A link that this side closed: nothing more of it is told to the listener."""
+        """A link that this side has closed: the listener gets no further events of it."""
         if self._links.pop(link.handle, None) is not None:
             link.open = False
             if isinstance(link, Receiver):

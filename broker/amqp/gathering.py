@@ -31,17 +31,16 @@ class Gathering:
 
     def __init__(self, of_all: Unfinished | None) -> None:
         self.nbytes = 0
-        """What messages that are not whole take of memory, over all links."""
+        """Bytes of unfinished messages in memory, of all links."""
         self._of_all = of_all or Unfinished(1 << 62)
 
     def forget_all(self) -> None:
-        """The engine is gone, and what it kept with it."""
+        """The engine was freed, with its unfinished messages."""
         self._count(-self.nbytes)
 
     def more_of(self, link: Receiver, delivery: Any, size: int) -> bytes | None:
-        """Take the bytes of a message that comes in several frames, so that the session's window opens again.
-
-        None when it is not whole yet, given up by its sender, or too large; or a large one that somebody takes by its parts.
+        """Collect the bytes of a message that arrives in several frames, so that the session's window opens again. None if it is
+        not complete yet, aborted by its sender, or too large; or if it is a large message that is passed on in parts.
         """
         if lib.pn_delivery_aborted(delivery):
             self.given_up(link, delivery)
@@ -77,7 +76,7 @@ class Gathering:
         return None
 
     def keeps(self, link: Receiver, in_proton: int) -> None:
-        """More has come of a message that is not whole; so much of it is with proton."""
+        """More of an unfinished message has arrived; `in_proton` bytes of it are in proton."""
         kept = in_proton + (len(link.partial) if link.partial is not None else 0)
         if link.parted and link.parts is not None:
             kept += link.parts.kept_bytes
@@ -103,7 +102,7 @@ class Gathering:
         self._of_all.nbytes = self.nbytes
 
     def drop(self, links: Iterable[Link]) -> None:
-        """Keep nothing of messages that are not whole: this connection is about to end, and takes no more of them."""
+        """Drop unfinished messages: this connection will end, and accepts no more of them."""
         for link in links:
             if isinstance(link, Receiver) and link.unfinished:
                 while lib.pn_link_recv(link.handle, link.engine.scratch.area, SCRATCH_BYTES) > 0:
@@ -112,7 +111,7 @@ class Gathering:
                 self.finished(link)
 
     def _relieve(self, engine: Owner) -> None:
-        """Hand on what can be of unfinished messages; if too much stays, this connection has to end."""
+        """Pass on unfinished messages as far as possible. If too much remains, end this connection."""
         unfinished: list[Receiver] = [one for one in engine.links if isinstance(one, Receiver) and one.unfinished]
         for link in unfinished:
             if engine.alive and link.open and link.parts is not None and link.unfinished >= limits.SMALL_PART_BYTES:
@@ -126,7 +125,7 @@ class Gathering:
             self._of_all.over()
 
     def _hand_on_early(self, link: Receiver, parts: PartsTaker) -> None:
-        """Take a message of which less than a part has come by the part all the same, if its body has begun."""
+        """Pass on a message in parts even if less than a part has arrived, if its body has begun."""
         if link.partial is None:
             link.partial = bytearray()
         pending = lib.pn_delivery_pending(lib.pn_link_current(link.handle))
@@ -141,9 +140,8 @@ class Gathering:
             link.unfinished = kept
 
     def _hand_on(self, link: Receiver, parts: PartsTaker, *, early: bool = False) -> None:
-        """Give the parts that have come to who takes them, behind the messages before; the last bytes of them stay here.
-
-        `early`: all but one byte of what is less than a part, too.
+        """Pass on the complete parts, after the messages before them; the last bytes stay here. `early`: also pass on an
+        incomplete part, except its last byte.
         """
         if not link.parted:
             link.engine.hand_over(link)

@@ -56,7 +56,7 @@ class Condition(Exception):
 
 
 class Asked:
-    """What a peer asked for at one end of a link (part 3.5.3, 3.5.4)."""
+    """The properties that a peer requests for one terminus of a link (part 3.5.3, 3.5.4)."""
 
     __slots__ = (
         *("address", "capabilities", "coordinator", "copy", "dynamic", "encoded_filters", "exists", "filters", "keep_s"),
@@ -76,18 +76,19 @@ class Asked:
         self.properties = _filters_in(encoded_of(lib.pn_terminus_properties(pointer))) if self.dynamic else []
         """Of the dynamic node that is to be made, in the form of filters."""
         self.keep_s = _keep_s(pointer)
-        """For how long it is to be there when its link has gone, 0: for ever; None: it goes with its link."""
+        """Seconds for which it must exist after its link has ended. 0: for ever; None: it ends with its link."""
 
 
 class Kept(NamedTuple):
-    """What is remembered of a numbered link: for so many seconds after its end, and runs (first, count) of numbers."""
+    """The state of a numbered link: the seconds for which it is kept after its end, and the held numbers as runs (first,
+    count)."""
 
     kept_s: int
     runs: list[tuple[int, int]]
 
 
 class Standing(NamedTuple):
-    """A source that is there already, for a client that asks what its link is attached to."""
+    """An existing source, for a client that asks for the source of its link."""
 
     address: str
     keep_s: int
@@ -97,7 +98,7 @@ class Standing(NamedTuple):
 
 
 class PartsTaker(Protocol):
-    """Who takes a large message by its parts."""
+    """Takes a large message in parts."""
 
     def part(self, data: bytes, whole: bool) -> None:
         """The next part; with the last one the message is `whole`, and has its id."""
@@ -111,14 +112,14 @@ class PartsTaker(Protocol):
 
 
 class PieceSource(Protocol):
-    """Where the pieces of a large message come from that goes out."""
+    """The source of the pieces of a large message that is being sent."""
 
     @property
     def has_more(self) -> bool:
-        """Whether pieces are to come still."""
+        """Whether there are further pieces."""
 
     def next_piece(self) -> bytes | None:
-        """What comes next; None when it is not here yet: then the connection is written to again once it is."""
+        """The next piece; None if it is not in memory yet. Then the connection is flushed again when it is."""
 
     def sent(self) -> None:
         """All of it is with the engine."""
@@ -144,13 +145,13 @@ class Owner(Protocol):
         """The links that are attached."""
 
     def hand_over(self, link: Receiver) -> None:
-        """Tell of the messages that have come on this link, before what comes behind them."""
+        """Report the arrived messages of this link, before later events."""
 
     def lost(self, link: Link) -> None:
         """This side is about to end the link, for its peer's fault."""
 
     def refuse(self, refusal: Refusal) -> None:
-        """End this connection for what it does."""
+        """End this connection because of a fault."""
 
     def forget(self, link: Link) -> None:
         """This side has closed the link."""
@@ -180,13 +181,13 @@ class Link:
         self.open = True
         self.context: Any = None
         self.reason = ""
-        """Why the peer, or the engine, ended it: "name: text", "" when nothing was said."""
+        """Why the peer or the engine ended it: "name: text"; "" if no reason was given."""
         self.closed_by_peer = False
         """Whether the peer has ended it for good, and not only detached."""
         self.ends_later = False
         """Whether the peer's end of it is answered by `answer_end`, and not at once: for its listener, when it hears of it."""
         self.end_condition: Condition | None = None
-        """What that answer says."""
+        """The content of this answer."""
         self.made_address: str | None = None
         """The address of the node that was made for it."""
         self._closing = False
@@ -220,8 +221,8 @@ class Link:
         self.engine.answer_end(self)
 
     def accept(self, dynamic_address: str | None = None, max_message_size: int = 0, standing: Standing | None = None) -> None:
-        """Attach this side too, repeating the peer's termini (clients insist on it), with the address made for a dynamic one, or
-        with the source that stands."""
+        """Attach this side too. The answer repeats the peer's termini (clients require this), with the new address of a dynamic
+        one, or with the existing source."""
         handle = self.handle
         source, target = lib.pn_link_source(handle), lib.pn_link_target(handle)
         lib.pn_terminus_copy(source, lib.pn_link_remote_source(handle))
@@ -239,7 +240,7 @@ class Link:
         lib.pn_link_open(handle)
 
     def _answer(self, source: Any, target: Any) -> None:
-        """Make the termini of the answer, which are the peer's, say what is so."""
+        """Correct the termini of the answer, which are copies of the peer's."""
 
     def refuse(self, condition: Condition) -> None:
         """Attach with no terminus where the refused one would be, and detach at once with an error (part 2.6.3)."""
@@ -259,10 +260,9 @@ class Link:
 
 
 class Receiver(Link):
-    """A link on which messages come in. `account` numbers them; `inbox` has those that nobody has taken yet.
-
-    Who calls `take_parts` gets large messages (of more than `limits.LARGE_PARTS` parts' bytes) by the part. `partial` is what has
-    come of a message, but for the `parted` bytes of it that were taken as parts.
+    """A link for incoming messages. `account` numbers them; `inbox` has those that were not taken yet. After `take_parts`, large
+    messages (larger than `limits.LARGE_PARTS` parts) are passed on in parts. `partial` is the arrived beginning of a message,
+    without the `parted` bytes that were taken as parts.
     """
 
     __slots__ = (
@@ -286,16 +286,16 @@ class Receiver(Link):
         self.account = Incoming()
         self.inbox: list[bytes] = []
         self.kept: Kept | None = None
-        """What this side remembers of the deliveries on links of this name; None: nothing."""
+        """The remembered deliveries of links with this name; None: none are remembered."""
         self.posted: dict[int, bytes] = {}
         """Of messages in the inbox that came in a transaction: position -> the transaction's id."""
         self.partial: bytearray | None = None
         self.parts: PartsTaker | None = None
         self.parted = 0
         self.unfinished = 0
-        """What a message that is not whole takes of memory: the engine's own."""
+        """Bytes of its unfinished message in memory. Only the engine changes it."""
         self.max_bytes = engine.max_message_bytes
-        """The largest message that may come."""
+        """The largest message that is accepted."""
         self.gather_from = SCRATCH_BYTES
         """So many bytes of a delivery that is not whole are left in proton, which takes twice as much memory for them."""
         self.whole_bytes = SCRATCH_BYTES
@@ -305,7 +305,7 @@ class Receiver(Link):
         """The pointer of delivery `_base + i`; None where there is nothing to settle any more, or never was. The engine's own."""
 
     def _answer(self, source: Any, target: Any) -> None:
-        """No state is kept of a target but what `kept` says (part 3.5.4)."""
+        """The only state of a target is `kept` (part 3.5.4)."""
         kept, asked = self.kept, Asked(target)
         if kept is None and asked.keep_s is not None:
             lib.pn_terminus_set_durability(target, lib.PN_NONDURABLE)
@@ -329,14 +329,14 @@ class Receiver(Link):
         self.max_bytes = max_bytes
 
     def take_parts(self, parts: PartsTaker, max_bytes: int) -> None:
-        """Let `parts` have the large messages, of up to `max_bytes`, as they come."""
+        """Pass large messages of up to `max_bytes` to `parts` as they arrive."""
         self.parts = parts
         self.max_bytes = max_bytes
         self.gather_from = self.engine.part_bytes // 4
         self.whole_bytes = min(SCRATCH_BYTES, limits.LARGE_PARTS * self.engine.part_bytes)
 
     def take(self) -> tuple[int, list[bytes]]:
-        """The messages that have come, and the id of the first; the others' follow it."""
+        """The arrived messages, and the id of the first one; the ids are consecutive."""
         messages, self.inbox = self.inbox, []
         return self.account.came(len(messages)), messages
 
@@ -352,18 +352,19 @@ class Receiver(Link):
         return posted
 
     def note_state(self, delivery: Any) -> None:
-        """The message that comes next into the inbox carries a state."""
+        """The next message in the inbox has a delivery state."""
         txn_id = _txn_id(delivery)
         if txn_id is not None:
             self.posted[len(self.inbox)] = txn_id
 
     @property
     def coming_in(self) -> bytes | None:
-        """The id of the transaction in which the message comes whose parts are coming; None: it is in none."""
+        """The id of the transaction of the message whose parts are arriving; None: it has none."""
         return _txn_id(lib.pn_link_current(self.handle)) if self.open else None
 
     def flow(self, count: int, may_flow: bool = True) -> bool:
-        """Credit for so many messages more is due to the peer: grant it, with what was held, or hold it when it `may` not."""
+        """The peer may get credit for `count` more messages: grant it, together with held credit; or hold it, if `may` is
+        false."""
         granted = self.account.give_back(count, may_flow)
         if granted > 0 and self.open:
             lib.pn_link_flow(self.handle, granted)
@@ -379,7 +380,7 @@ class Receiver(Link):
         self.settle(delivery_id, 1, DECLARED, fields=id_fields(txn_id))
 
     def enlisted(self, first: int, count: int, txn_id: bytes) -> None:
-        """Settle these deliveries as accepted in a transaction: what becomes of them, its discharge says (part 4.4.1)."""
+        """Settle these deliveries as accepted in a transaction: its discharge decides about them (part 4.4.1)."""
         self.settle(first, count, TRANSACTIONAL, fields=accepted_fields(txn_id))
 
     def settle(self, first: int, count: int, outcome: int, condition: Condition | None = None, fields: bytes = b"") -> None:
@@ -416,8 +417,8 @@ def _tag_of(delivery: Any) -> bytes:
 
 
 class _Pieces:
-    """A message that goes to proton by the piece: `data[start:stop]` is what proton has not got yet, and `source` gives what
-    follows that, if anything does."""
+    """A message that is passed to proton in pieces: `data[start:stop]` was not passed yet, and `source` gives the bytes after
+    that, if there are any."""
 
     __slots__ = ("data", "delivery", "presettled", "source", "start", "stop")
 
@@ -433,10 +434,11 @@ class _Pieces:
 
 
 class Sender(Link):
-    """A link on which messages go out. `account` has their ids, its credit and what came of them.
+    """A link for outgoing messages. `account` has their ids, the credit and their outcomes.
 
-    A message larger than `limits.PIECE_BYTES` goes to proton by the piece, as the socket takes them, and so does what comes after
-    it: proton moves all that it holds of a message for each frame that it makes, so that a whole one of 15 MiB costs seconds.
+    A message larger than `limits.PIECE_BYTES` is passed to proton in pieces, as fast as the socket accepts them, and so are the
+    messages after it. For each frame, proton moves all bytes that it holds of a message, so a whole message of 15 MiB would cost
+    seconds.
     """
 
     __slots__ = (
@@ -469,24 +471,24 @@ class Sender(Link):
         self.notes: dict[int, bytes] = {}
         """By id of a delivery the annotations of its outcome, an encoded map, since `take_notes`."""
         self.refusals: dict[int, str] = {}
-        """On a client's link: what the peer said when it rejected a delivery, as "name: text", until somebody takes it away."""
+        """On a client's link: id of a rejected delivery -> the peer's reason as "name: text", until the reader removes it."""
         self._next_tag = 0
         self.tags_sequences = False
         """Whether the tag of each delivery is its sequence, in 8 bytes, most significant first: a drain's, not a client's."""
         self.traits_of: Callable[[int, int], list[bytes]] | None = None
-        """With `tags_sequences`: what stands behind the sequence in the tag of each of so many messages, from one on: up to 24
-        bytes, and as many for all."""
+        """With `tags_sequences`: returns the bytes after the sequence in the tags of some messages, from one on: up to 24 bytes,
+        the same number for all."""
         self._pieces: deque[_Pieces] = deque()
         self._pieces_bytes = 0
         self._ids: dict[Any, int] = {}
-        """Delivery -> its id, until its outcome has come."""
+        """Delivery -> its id, until its outcome has arrived."""
         self._told: dict[int, list[Any]] = {}
-        """First id of a run -> the deliveries of the run, whose outcomes have come and which wait to be settled."""
+        """First id of a run -> the deliveries of the run, which have an outcome and wait to be settled."""
         self._outcome, self._settled = ACCEPTED, True
         self._first_id = self._next_id = 0
         self._waiting: list[Any] = []
-        """The run of outcomes that the account has not been told of: the ids from first to before next, all with this outcome,
-        settled by the peer or not; in that case, the deliveries that wait."""
+        """The run of outcomes that is not in the account yet: the ids from first to before next, all with this outcome, settled
+        by the peer or not; if not, the deliveries that wait."""
 
     @property
     def credit(self) -> int:
@@ -494,7 +496,7 @@ class Sender(Link):
         return int(lib.pn_link_credit(self.handle)) - len(self._pieces) if self.open else 0
 
     def flowed(self) -> None:
-        """The peer's flow has come: what it takes now, and whether it drains."""
+        """The peer's flow has arrived, with its credit and its drain flag."""
         handle, account = self.handle, self.account
         account.credit = lib.pn_link_credit(handle) - len(self._pieces)
         account.draining = bool(lib.pn_link_get_drain(handle))
@@ -522,8 +524,8 @@ class Sender(Link):
     def send(
         self, data: bytes, offsets: Sequence[int], start: int, stop: int, sequence: int, presettled: bool, base: int = 0
     ) -> None:
-        """Send messages `start` .. `stop - 1` that lie in `data` at `base` + `offsets`. `sequence` is the first one's in its
-        queue, or what else its sender knows it by; the account keeps it until its outcome has come."""
+        """Send the messages `start` to `stop - 1`, which are in `data` at `base` + `offsets`. `sequence` is that of the first one
+        in its queue, or another key of the sender; the account keeps it until the outcome has arrived."""
         handle, ids, number = self.handle, self._ids, self._next_tag
         delivery_new, send, advance, settle = lib.pn_delivery, lib.pn_link_send, lib.pn_link_advance, lib.pn_delivery_settle
         scratch = self.engine.scratch
@@ -562,12 +564,12 @@ class Sender(Link):
             self.engine.feed_later(self)
 
     def _wide_tags(self, first: int, count: int) -> list[bytes]:
-        """The tags of so many sequences, with what is to stand behind them: all of one length."""
+        """The tags of these sequences, with the bytes after them: all of the same length."""
         tags = [sequence.to_bytes(8, "big") for sequence in range(first, first + count)]
         return tags if self.traits_of is None else list(map(add, tags, self.traits_of(first, count)))
 
     def feed(self) -> bool:
-        """Give proton the next pieces of what waits, while it holds less than one. Returns whether it got any."""
+        """Pass the next pieces to proton, while it holds less than one piece. Returns whether it got any."""
         handle, pieces, fed = self.handle, self._pieces, False
         while pieces and lib.pn_session_outgoing_bytes(self.session) < limits.PIECE_BYTES:
             one = pieces[0]
@@ -595,7 +597,7 @@ class Sender(Link):
         return fed
 
     def send_pieces(self, source: PieceSource, sequence: int, presettled: bool) -> int:
-        """Begin to send one message that comes from `source` by the piece. Returns its id."""
+        """Begin to send one message, whose pieces `source` gives. Returns its id."""
         scratch = self.engine.scratch
         tag, tag_number = scratch.tag, scratch.tag_number
         if self.tags_sequences:
@@ -616,9 +618,8 @@ class Sender(Link):
         return delivery_id
 
     def abort_pieces(self, source: PieceSource) -> bool:
-        """Take back the message of this source, all of which is not sent yet: the peer is told that it was none.
-
-        Returns whether it was taken back: it is unsettled no more.
+        """Abort the message of this source, if it was not sent completely. Returns whether it was aborted; then it is not
+        unsettled any more.
         """
         one = next((each for each in self._pieces if each.source is source), None)
         if one is None or not self.open:
@@ -674,7 +675,7 @@ class Sender(Link):
             self._waiting.append(delivery)
 
     def take_back(self, before: int) -> None:
-        """Settle what has no outcome of the deliveries with ids below `before`, and tell the peer that they are released."""
+        """Settle the deliveries with ids below `before` that have no outcome, as released."""
         for delivery in [each for each, delivery_id in self._ids.items() if delivery_id < before]:
             del self._ids[delivery]
             if self._pieces:
@@ -683,7 +684,7 @@ class Sender(Link):
             lib.pn_delivery_settle(delivery)
 
     def _tell(self) -> None:
-        """Tell the account of the run of outcomes that has come last; keep its deliveries, if they wait for an answer."""
+        """Pass the last run of outcomes to the account; keep its deliveries if they wait to be settled."""
         first, count = self._first_id, self._next_id - self._first_id
         if count:
             self.account.came(first, count, self._outcome, self._settled)
@@ -693,7 +694,7 @@ class Sender(Link):
                 self._waiting = []
 
     def take_outcomes(self) -> list[Run]:
-        """The outcomes that have come since the last look, by runs."""
+        """The outcomes since the last call, as runs."""
         self._tell()
         return self.account.take_outcomes()
 
@@ -709,7 +710,7 @@ class Sender(Link):
 
     @property
     def has_outcomes(self) -> bool:
-        """Whether outcomes have come since the last look."""
+        """Whether there are outcomes since the last `take_outcomes`."""
         return self._next_id != self._first_id or bool(self.account.outcomes)
 
     def _outcome_of(self, delivery_id: int, delivery: Any, outcome: int) -> int:
@@ -730,7 +731,7 @@ class Sender(Link):
         return outcome
 
     def settle(self, first: int, count: int, outcome: int = 0) -> None:
-        """Settle a run whose outcome has come, whole or from its beginning; `outcome` is repeated to a peer that waits for it."""
+        """Settle a run with an outcome, completely or its beginning; `outcome` is repeated to a peer that waits for it."""
         if not self.open:
             return
         told = self._told.pop(first, None)
@@ -772,7 +773,7 @@ def text_of(pointer: Any) -> str:
 
 
 def encoded_of(data: Any) -> bytes:
-    """The bytes of what a peer's data holds, b"" when it holds nothing."""
+    """The encoded content of a peer's data object; b"" if it is empty."""
     size = lib.pn_data_encoded_size(data)
     if size <= 0:
         return b""
@@ -797,8 +798,8 @@ def map_of(data: Any) -> dict[Any, Any]:
 
 
 def _keep_s(pointer: Any) -> int | None:
-    """See `Asked.keep_s`. A durable terminus is kept for ever unless it says otherwise: proton's default is to expire with the
-    session, which who asks for durability does not mean."""
+    """See `Asked.keep_s`. A durable terminus without an expiry policy is kept for ever: proton's default is to expire with the
+    session, which a client that requests durability does not mean."""
     policy, timeout_s = lib.pn_terminus_get_expiry_policy(pointer), int(lib.pn_terminus_get_timeout(pointer))
     if policy == lib.PN_EXPIRE_NEVER:
         return 0

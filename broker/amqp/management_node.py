@@ -36,7 +36,7 @@ class Answer:
 
 
 class BadRequest(ValueError):
-    """Not a management request; the text says what is missing."""
+    """The message is no management request; the text says what is missing."""
 
 
 def decode(data: bytes) -> Request:
@@ -78,7 +78,7 @@ def encode(request: Request, status: int, text: str, body: Any) -> bytes:
 def encode_request(
     number: int, reply_to: str, operation: str, type: str, name: str | None, body: Mapping[str, Any] | None
 ) -> bytes:
-    """A request, whose answer will have its number. TypeError, ValueError: what is in the body is nothing for AMQP."""
+    """Encode a request, whose answer will have its number. TypeError or ValueError when the body cannot be encoded in AMQP."""
     properties = {"operation": operation, "type": type} | ({} if name is None else {"name": name})
     return message.encoded(
         to=ADDRESS,

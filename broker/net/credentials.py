@@ -41,7 +41,7 @@ from broker.tls_files import TlsFiles
 _log = Logger()
 WATCH_S = 2.0
 WARN_DAYS = 14
-"""So long before a certificate or a list expires the log says so, once a day."""
+"""Days before the expiry of a certificate or revocation list in which the log file warns, once a day."""
 _DAY_S = 86_400.0
 MAX_FILE_BYTES = 4 << 20
 _CIPHERS = b"ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL"
@@ -88,7 +88,7 @@ class Credentials:
     # ---- the files, again
 
     def reload(self) -> bool:
-        """Read the files again. Returns whether what they say is in force now."""
+        """Read the files again. Returns whether their content is in force now."""
         self._tried = self._seen = self._signature()
         try:
             self._server, self._client = self._read()
@@ -106,7 +106,7 @@ class Credentials:
         self._watching.start(WATCH_S, now=False)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         if self._watching is not None and self._watching.running:
             self._watching.stop()
 
@@ -119,7 +119,7 @@ class Credentials:
             self.reload()
 
     def _warn(self) -> None:
-        """Say what expires soon, or has expired since it was read."""
+        """Warn about certificates and lists that expire soon or have expired since they were read."""
         self._warned_s = self._wall()
         soon = datetime.fromtimestamp(self._warned_s, UTC) + timedelta(days=WARN_DAYS)
         for expiry, what in self._expiries:
@@ -176,8 +176,8 @@ class Credentials:
         authorities: list[x509.Certificate],
         revoked: list[x509.CertificateRevocationList],
     ) -> list[tuple[datetime, str]]:
-        """When each of them expires, and what it is. SettingsError: a certificate of our own, all authorities or a list are not
-        valid now, or a list is by nobody who is known. One authority of several may have had its time."""
+        """The expiry and the name of each file's content. SettingsError when our own certificate, all authorities, or a
+        revocation list are not valid now, or the issuer of a list is unknown. One of several authorities may have expired."""
         files, now = self.files, datetime.fromtimestamp(self._wall(), UTC)
         ours = [(one.path, certificate) for one in shown for certificate in one.chain]
         for path, certificate in ours:
@@ -202,7 +202,7 @@ class Credentials:
 
 
 def _check_time(path: Path, certificate: x509.Certificate, now: datetime) -> None:
-    """SettingsError when its time is over or has not come."""
+    """SettingsError when it has expired or is not valid yet."""
     whose = f"{path}: the certificate of {_name(certificate.subject)}"
     if certificate.not_valid_after_utc < now:
         raise SettingsError(f"{whose} expired on {_day(certificate.not_valid_after_utc)}")
@@ -216,7 +216,7 @@ def _check_time(path: Path, certificate: x509.Certificate, now: datetime) -> Non
 def _context(
     shown: _Identity | None, authorities: list[x509.Certificate], revoked: list[x509.CertificateRevocationList]
 ) -> SSL.Context:
-    """What servers' and clients' have in common."""
+    """The common part of the contexts for servers and clients."""
     context = SSL.Context(SSL.TLS_METHOD)
     context.set_min_proto_version(SSL.TLS1_2_VERSION)
     context.set_cipher_list(_CIPHERS)
@@ -265,7 +265,7 @@ def _by_name(servers: list[tuple[_Identity, SSL.Context]]) -> SSL.Context:
 
 
 def certificate_of(connection: SSL.Connection) -> Certificate | None:
-    """What the certificate of the peer says, after a handshake in which it was verified; None when it has shown none."""
+    """The content of the peer's certificate, after a handshake that has verified it; None if it has sent none."""
     if not connection.get_context().get_verify_mode() & SSL.VERIFY_PEER:
         return None
     found = connection.get_peer_certificate(as_cryptography=True)
@@ -273,7 +273,7 @@ def certificate_of(connection: SSL.Connection) -> Certificate | None:
 
 
 def told(certificate: x509.Certificate) -> Certificate:
-    """What a certificate says, for those who decide."""
+    """The content of a certificate, for access decisions."""
     names = [str(one.value) for one in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     try:
         others = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -296,7 +296,7 @@ def told(certificate: x509.Certificate) -> Certificate:
 
 
 def objection_to_server(connection: SSL.Connection, host: str) -> str:
-    """Why a server, whose certificate is verified, is not the one of that name or address; "" when it is."""
+    """Why a server's verified certificate does not belong to this name or address; "" if it does."""
     found = connection.get_peer_certificate(as_cryptography=True)
     if found is None:
         return "the server has shown no certificate"
@@ -333,12 +333,12 @@ _WHY = {
 
 
 def why_untrusted(number: int) -> str:
-    """OpenSSL's number for what is wrong with a certificate, in words."""
+    """The text of OpenSSL's error number for a certificate."""
     return _WHY.get(number, f"error {number} of OpenSSL")
 
 
 def what_failed(error: SSL.Error, untrusted: int) -> str:
-    """What a person is told of an error of OpenSSL's; `untrusted`: its number for what was wrong with the certificate, or 0."""
+    """The text for people about an error of OpenSSL; `untrusted`: its error number for the certificate, or 0."""
     if untrusted:
         return f"the other side's certificate is not trusted: {why_untrusted(untrusted)}"
     parts = error.args[0] if error.args and isinstance(error.args[0], list) else []

@@ -26,7 +26,7 @@ class Logins:
         self._waits: sasl.Wait | None = None
 
     def follow(self, engine: Engine, resume: Callable[[bytes], None]) -> None:
-        """Do what the engine has begun to wait for, once, in a thread; `resume` gets the result."""
+        """Do the work that the engine waits for, once, in a thread; `resume` gets the result."""
         waits = engine.login_waits
         if waits is self._waits:
             return

@@ -23,11 +23,11 @@ from broker.amqp.engine import Engine
 READ_BYTES = 256 * 1024
 """Bytes asked of a socket at a time. Twisted's own 64 KiB make a busy connection's batches small and its turns many."""
 REST_BYTES = 64 * 1024
-"""What Twisted is given to wait with for a full socket. It copies what it is given, and hands on little of it at a time."""
+"""The bytes that Twisted gets while the socket is full. It copies them, and writes small pieces of them."""
 
 
 class TlsFailed(Exception):
-    """A connection ended because of TLS (`broker.net.tls`). The text, one line, says what was wrong."""
+    """A connection ended because of TLS (`broker.net.tls`). The text is one line with the reason."""
 
 
 class Writing(ABC):
@@ -41,8 +41,8 @@ class Writing(ABC):
 
 
 def write_output(transport: Any, engine: Engine) -> bool:
-    """Write what the engine has after all that was written before, at once as far as the socket takes it. Errors show as a
-    lost connection. Returns whether there was something to write.
+    """Write the engine's output after all earlier output, at once as far as the socket accepts it. After an error the connection
+    is lost. Returns whether there was output.
     """
     if isinstance(transport, Writing):
         return transport.write_output(engine)
@@ -75,8 +75,8 @@ def wait_with_more(transport: Connection, engine: Engine) -> None:
 
 
 def end_output(transport: Any) -> None:
-    """Tell the other end now that nothing more comes, behind what the kernel has of it still. What reads from the socket, and
-    whoever has it, is not told. Over TLS it is the end of TCP alone, as of a process that has died."""
+    """Send the end of the stream now, after the bytes that the kernel still has. The readers and the owner of the socket are not
+    notified. With TLS, only TCP ends, as if the process had died."""
     below = transport.transport if isinstance(transport, Writing) else transport
     if isinstance(below, Connection):
         with suppress(OSError):  # it has ended by itself

@@ -67,7 +67,7 @@ class Page:
             self._next = self._clock.callLater(0, self._write)
 
     def stopProducing(self) -> None:
-        """Nobody reads any more."""
+        """The reader has disconnected."""
         self._cancel()
 
     def _cancel(self) -> None:

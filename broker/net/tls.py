@@ -39,12 +39,12 @@ from broker.net.sharing import Share
 RECORD_BYTES = 16 * 1024
 """The most that a record holds (RFC 8446, 5.1)."""
 _OVERHEAD_BYTES = 64
-"""More than a record has beside what it holds: head, nonce, tag."""
+"""An upper limit of a record's additional bytes: head, nonce, tag."""
 _ANY_BYTES = 1 << 24
 
 
 class TlsOwner(Protocol):
-    """Who has made a TlsSocket."""
+    """The owner of a TlsSocket."""
 
     def ready(self, socket: TlsSocket) -> Any:
         """The handshake is done. The protocol to connect, or None to end the connection; TlsFailed says why it must end."""
@@ -80,7 +80,7 @@ class TlsSocket(Writing, TwistedProtocol):
     # ---- the socket's side
 
     def connectionMade(self) -> None:
-        """The socket is there: shake hands."""
+        """The socket is connected: begin the handshake."""
         if isinstance(self.transport, Connection):
             self.transport.setTcpNoDelay(True)
             self.transport.bufferSize = READ_BYTES
@@ -88,7 +88,7 @@ class TlsSocket(Writing, TwistedProtocol):
         self._shake()
 
     def dataReceived(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Bytes have arrived."""
         tls = self._tls
         if tls is None or self._over:
             return
@@ -114,13 +114,13 @@ class TlsSocket(Writing, TwistedProtocol):
         return False
 
     def _step(self) -> None:
-        """The handshake goes on with what has come. The last of it may bring the first data."""
+        """Continue the handshake with the arrived bytes. After its end there may be first data."""
         self._shake()
         if self._above is not None and self._tls is not None:
             self._read(self._tls)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The socket is gone."""
+        """The socket is closed."""
         self._over = True
         self._end_timer()
         if self._share is not None:
@@ -182,7 +182,7 @@ class TlsSocket(Writing, TwistedProtocol):
             self._pass_down(tls)
 
     def _told(self, error: SSL.Error) -> str:
-        """What a person is told of an error."""
+        """The text about an error for people."""
         return what_failed(error, self.untrusted)
 
     def _too_slow(self) -> None:
@@ -277,12 +277,12 @@ class TlsSocket(Writing, TwistedProtocol):
         return b"".join(pieces)
 
     def _pass_down(self, tls: SSL.Connection) -> None:
-        """Write what OpenSSL has to say by itself."""
+        """Write the output of OpenSSL itself, for example of the handshake."""
         while data := _waiting(tls, RECORD_BYTES):
             self.transport.write(data)
 
     def write(self, data: bytes) -> None:
-        """Encipher and write. The protocols of this broker write by `write_output`, whose output waits where it is made."""
+        """Encrypt and write. The protocols of this broker use `write_output` instead, whose output waits in the engine."""
         if self._tls is not None and not self._over:
             for start in range(0, len(data), READ_BYTES):
                 self._tls.send(data[start : start + READ_BYTES])
@@ -308,19 +308,19 @@ class TlsSocket(Writing, TwistedProtocol):
         self.transport.abortConnection()
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """The socket tells it when it is full, and when it takes bytes again."""
+        """Register a producer, which is told when the socket is full and when it accepts bytes again."""
         self.transport.registerProducer(producer, streaming)
 
     def unregisterProducer(self) -> None:
-        """The socket tells nobody any more."""
+        """Remove the producer."""
         self.transport.unregisterProducer()
 
     def pauseProducing(self) -> None:
-        """Leave what comes in the socket."""
+        """Stop reading the socket."""
         self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Take what comes again."""
+        """Read the socket again."""
         self.transport.resumeProducing()
 
     def stopProducing(self) -> None:
@@ -347,10 +347,9 @@ def over_tls(
     timeout_s: float,
     objection: Callable[[SSL.Connection], str] | None = None,
 ) -> TlsSocket:
-    """A connection to the server of that name or address, for this protocol: it is connected when the server has shown that it is
-    the one, and else told with TlsFailed that the connection is lost. It may abort its transport all the while.
-
-    `objection` says why a server, whose certificate is verified, is not the one; by default its names decide.
+    """A connection to the server of this name or address, for this protocol. The protocol is connected when the server's identity
+    is verified; otherwise its connection is lost with TlsFailed. It may abort its transport at any time. `objection` returns why
+    a server with a verified certificate is not accepted; by default its names decide.
     """
     server = _Server(above, objection or (lambda tls: objection_to_server(tls, host)))
     socket = TlsSocket(clock, credentials.client(host), server, timeout_s)

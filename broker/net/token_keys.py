@@ -45,7 +45,7 @@ class TokenKeys:
         self._agent: Any = None
 
     def load(self) -> None:
-        """Read the file; nothing where it is a URL. BadKeys says which file, and why not."""
+        """Read the file; does nothing for a URL. BadKeys names the file and the reason."""
         if isinstance(self._source, Path):
             self._take(_read(self._source))
 
@@ -66,7 +66,7 @@ class TokenKeys:
             self._stay(str(error))
 
     def stop(self) -> None:
-        """Fetch no more."""
+        """Stop fetching."""
         self._tokens.key_is_missing = lambda: None
         if self._call is not None and self._call.active():
             self._call.cancel()

@@ -42,7 +42,7 @@ from broker.sessions.uploads import Uploading
 
 
 class Stopped(Exception):
-    """Nothing more is taken now; the text says why."""
+    """No more messages are accepted now; the text says why."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class _Stretch:
 
 
 def _way(routed: Routed) -> tuple[object, ...]:
-    """What is equal for messages that go the same way."""
+    """The key that is equal for messages with the same destinations."""
     return tuple(map(id, routed.queues)), tuple(map(id, routed.through)), routed.key if routed.through else ""
 
 
@@ -108,20 +108,20 @@ class Intake:
         return None if node is None or node.messages is None else self._queues.at(node)
 
     def needs_of_sender(self, session: Output) -> Lookups:
-        """Nothing: whoever made the route was asked."""
+        """Nothing: the rights were checked when the route was created."""
         return ()
 
     def admit(self, attach: Attach) -> None:
         """A route's link is attached from this side."""
 
     def attached(self, producer: Producer) -> None:
-        """Its queue tells it when there is room again."""
+        """Its queue has room again."""
         queue = self._queue()
         if queue is not None:
             queue.attached(producer)
 
     def left(self, producer: Producer) -> None:
-        """It is no more."""
+        """The link has ended."""
         self._stopped = True
         self._queues.wait_for_disk.pop(producer, None)
         queue = self._queue()
@@ -151,7 +151,7 @@ class Intake:
     # ---- messages
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
-        """Put what has not come before, stretch by stretch."""
+        """Put new messages; consecutive ones together."""
         if self._stopped:
             return
         try:
@@ -294,7 +294,7 @@ class Intake:
     # ---- large messages
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
-        """A large message: what is in its first part says where it goes."""
+        """A large message: its first part decides its queues."""
         try:
             self.check()
             marked = self.hops.mark(head)
@@ -313,7 +313,8 @@ def refusal(error: TooFar | message.BadMessage) -> Condition:
 
 
 class Dropped(Refused):
-    """A large message that has been here: its parts are dropped as they come, and at its end it is accepted."""
+    """A large message that has been in this cluster before: its parts are dropped as they arrive, and it is accepted at its
+    end."""
 
     def __init__(self, producer: Producer) -> None:
         super().__init__(producer, REJECTED, None)
@@ -369,7 +370,7 @@ class RouteUpload(Uploading):
         return True
 
     def finish(self, delivery_id: int) -> None:
-        """It is whole: put it on its queues, unless it has come before."""
+        """The message is complete: put it on its queues, unless it is held already."""
         try:
             number, lead = self._intake.number, self._logs.lead
             sequences = self._intake.sequences(self._producer, delivery_id, 1)

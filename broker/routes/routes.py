@@ -65,19 +65,19 @@ class Routes:
         self._waiting: dict[Deferred[Answer], None] = {}
         self._paused = False
         self._retiring: list[RouteRunner] = []
-        """Those that have still to tell their sources what has come."""
+        """Runners that must still settle accepted messages at their sources."""
 
     # ---- when they run
 
     def begin(self) -> None:
-        """This broker serves, or goes on."""
+        """This broker begins to serve, or continues."""
         self._paused = False
         if not self.logs.closed:
             for route in self.logs.lead.state.definitions.routes.values():
                 self._run(route)
 
     def pause(self) -> None:
-        """Another broker is about to take over, or this one leaves: fetch nothing more, and settle what has come."""
+        """Another broker will take over, or this one leaves: stop fetching, and settle the accepted messages."""
         self._paused = True
         for runner in self._runners.values():
             runner.retire()
@@ -85,7 +85,7 @@ class Routes:
         self._runners.clear()
 
     def over(self) -> None:
-        """This broker serves no more: what was proposed gets no other answer."""
+        """This broker stops serving: proposals get no other answer."""
         self.pause()
         for runner in self._retiring:
             runner.stop()
@@ -95,7 +95,7 @@ class Routes:
             answered.callback((503, "this broker is no longer the primary: ask the next primary for the result", {}))
 
     def follow(self, ledger: Ledger, changes: Collection[tuple[Change, str]]) -> None:
-        """Take up what a log has changed."""
+        """Follow the changes of a log."""
         if ledger is not self.logs.lead or not self.logs.serving:
             return
         for change, reason in changes:
@@ -130,7 +130,7 @@ class Routes:
     # ---- for the runners
 
     def note(self, route: RouteAdd, place: Place, answer: Callable[[str], None]) -> None:
-        """Have the log note an origin; `answer` gets "" or why it is not there."""
+        """Record an origin in the log; `answer` gets "" or the reason why this failed."""
         lead = self.logs.lead
         known = lead.state.definitions.origins.get((route.uuid, place.key))
         if known is not None and known.source_epoch >= place.epoch:

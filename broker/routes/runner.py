@@ -36,7 +36,7 @@ _log = Logger()
 
 
 class Means(Protocol):
-    """What the runners of a broker share."""
+    """The objects that all runners of a broker share."""
 
     clock: IReactorTime
     logs: Logs
@@ -46,7 +46,7 @@ class Means(Protocol):
     dial: Dial
 
     def note(self, route: RouteAdd, place: Place, answer: Callable[[str], None]) -> None:
-        """Have the log note an origin; `answer` gets "" or why it is not there."""
+        """Record an origin in the log; `answer` gets "" or the reason why this failed."""
 
     def finish(self, route: RouteAdd) -> None:
         """Take the route out of the log."""
@@ -69,9 +69,9 @@ class RouteRunner:
         self._effects: deque[Effect] = deque()
         self._busy = self._stopped = False
         self._cursor = 0
-        """From where on what is held is asked for next."""
+        """The sequence from which `_some_held` continues."""
         self._told = ""
-        """Why it does not run, as the log says it: once for a reason."""
+        """The last reason in the log file why it does not run: each reason is logged once."""
         self._title = f"the route from {route.source} {routes.source_queue(route)} to {route.exchange}"
 
     def start(self) -> None:
@@ -84,7 +84,8 @@ class RouteRunner:
         self._drop()
 
     def retire(self) -> None:
-        """Take nothing more, and end when the source has been told of what was taken: it is not to be given to anybody else."""
+        """Accept no more messages, and end when the accepted ones are settled at the source, so that it gives them to no other
+        client."""
         if self._stopped or self._client is None or self._link is None:
             self.stop()
             return
@@ -105,14 +106,14 @@ class RouteRunner:
         return self._client is not None and not self._client.is_lost
 
     def describe(self) -> dict[str, Any]:
-        """What a query says of it, beside what it was made with."""
+        """Its state in a query, without its definition."""
         taken = self.taken + (self._link.intake.taken if self._link is not None else 0)
         return {"state": self.life.state, "lastError": self.life.error, "peer": self.name, "taken": taken}
 
     # ---- what the life wants
 
     def _do(self, effects: list[Effect]) -> None:
-        """Carry out effects in their order; those that come of it, behind them."""
+        """Execute effects in order; new effects that result are appended."""
         self._effects.extend(effects)
         if self._busy:
             return
@@ -148,7 +149,7 @@ class RouteRunner:
                 self._means.finish(self.route)
 
     def _if_still(self, client: ManagementClient | None, event: Callable[[], list[Effect]]) -> None:
-        """Tell the life of what came of a connection, unless that was dropped meanwhile."""
+        """Pass the result of a connection to the life cycle, unless the connection was dropped meanwhile."""
         if client is not None and client is self._client and not self._stopped:
             self._do(event())
 
@@ -205,7 +206,7 @@ class RouteRunner:
         self._means.turn.flush()
 
     def _some_held(self) -> list[tuple[int, int]]:
-        """Some runs of what is held, other ones each time if there are many."""
+        """Some runs of the held sequences; if there are many, other ones each time."""
         held = None if self.origin is None else self._means.logs.lead.state.held.get(self.origin)
         if held is None or self._link is None:
             return []
@@ -246,21 +247,21 @@ class RouteRunner:
     # ---- what its link tells
 
     def attached(self, link: RouteLink) -> None:
-        """Messages may come."""
+        """Messages may arrive."""
         if link is self._link:
             self._do(self.life.attached())
             self._told = ""
             _log.info("{route} runs, from {peer}", route=self._title, peer=self.name)
 
     def failed(self, link: RouteLink, reason: str) -> None:
-        """The link cannot go on."""
+        """The link cannot continue."""
         if link is self._link and not self._stopped:
             self._do(self.life.failed(reason))
 
 
 class RouteLink:
-    """The link over which a route's messages come, as the client's wire sees it (`broker.net.management_wire.DataLink`), as its
-    producer does (`broker.sessions.attach.Output`), and as the ledger does, which tells of what it has accepted."""
+    """The link for a route's messages. It is the `broker.net.management_wire.DataLink` of the client's wire, the
+    `broker.sessions.attach.Output` of its producer, and the ledger calls it for accepted messages."""
 
     is_stuffed = False
     unread_s = 0.0
@@ -295,7 +296,7 @@ class RouteLink:
             self._producer.detached()
 
     def retire(self) -> None:
-        """Take nothing more, but settle what was taken."""
+        """Accept no more messages, but settle the accepted ones."""
         self._retired = True
         if self._producer is not None:
             self._producer.detached()
@@ -316,7 +317,7 @@ class RouteLink:
         self._runner.attached(self)
 
     def messages(self) -> None:
-        """Messages have come."""
+        """Messages have arrived."""
         if self._producer is not None and not (self._ended or self._retired):
             self._producer.take()
             if not self._producer.link.open:
@@ -330,13 +331,13 @@ class RouteLink:
         """Nothing is sent here."""
 
     def closed(self, reason: str) -> None:
-        """The source gives no more."""
+        """The source sends no more messages."""
         self._stop(f"{self._client.name}: {reason}")
 
     # ---- for the ledger
 
     def accepted(self, count: int) -> None:
-        """So many messages were accepted: more may come."""
+        """This number of messages was accepted: give the source credit for more."""
         if self._retired:
             self.touch()
         elif self._producer is not None and not self._ended:
@@ -346,7 +347,7 @@ class RouteLink:
 
     @property
     def principal(self) -> Principal:
-        """Nobody: whoever made the route was asked whether it may."""
+        """No user: the rights were checked when the route was created."""
         return ANONYMOUS
 
     @property

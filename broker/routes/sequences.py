@@ -120,7 +120,7 @@ class Sequences:
 
 
 class SequencedQueue:
-    """A queue whose messages are given out with their sequences. Fulfils `broker.sessions.termini.Source`."""
+    """A queue whose messages are delivered with their sequences. Fulfils `broker.sessions.termini.Source`."""
 
     def __init__(self, sequences: Sequences, store: str, uuid: str, taker: str) -> None:
         self._sequences = sequences
@@ -133,7 +133,7 @@ class SequencedQueue:
         return False
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
-        """The link takes what is on the queue."""
+        """The link consumes the messages of the queue."""
         node = self._sequences.node_at(self._store, self._uuid)
         if node is None:
             attach.demand_either(questions.unknown(attach.asked.address))
