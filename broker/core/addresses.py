@@ -1,9 +1,9 @@
 """Addresses as RabbitMQ's clients write them: `/queues/NAME`, `/exchanges/NAME` and `/exchanges/NAME/KEY`; and as Azure's
 do, which put the broker's own URL before the name: `amqps://HOST/NAME`.
 
-Each segment is percent-encoded UTF-8. What is not whole (a `%` without two hexadecimal digits, bytes that are no UTF-8, a segment
-too many or an empty name) is no such address. A node whose name is the address as it stands comes before what the address says:
-who looks nodes up asks here when there is none.
+Each segment is percent-encoded UTF-8. A text with a fault (a `%` without two hexadecimal digits, bytes that are no UTF-8, a
+segment too many or an empty name) is no such address. A node whose name is the whole address takes precedence: the lookup of
+nodes calls this module only if there is none.
 
 Source: RabbitMQ's documentation of AMQP 1.0, "Address v2".
 """

@@ -1,13 +1,12 @@
-"""Bundles: messages that come as one, which is how clients of Azure Service Bus send a batch of them.
+"""Bundles: several messages in one delivery. Clients of Azure Service Bus send batches in this form.
 
-Life of a bundle: its transfer says by its message format that each data section behind it is an encoded message. Only the door
-sees the fields of a transfer, so it writes down what it has seen (`marked`): the format makes room for a section that no message
-has, which stands before the first of those that came. Whoever takes messages knows a bundle by that (`is_bundle`), and gets the
-messages that are in it (`messages_of`).
+Life of a bundle: the message format in its transfer says that each following data section is an encoded message. Only the door
+reads the fields of a transfer, so it marks a bundle (`marked`): the format field makes room for a section that no message has,
+before the first section that arrived. Code that takes messages recognises a bundle by this section (`is_bundle`), and gets its
+messages (`messages_of`).
 
-Invariants: a frame that is marked has as many bytes as before, and what stands behind its fields stays in its place; what comes
-out of a bundle are messages as they are to be, one at least and `limits.MAX_TRANSACTION_OPERATIONS` at the most, none of them a
-bundle.
+Invariants: a marked frame has the same size as before, and the bytes after its fields keep their place; a bundle gives complete
+messages, at least one and at most `limits.MAX_TRANSACTION_OPERATIONS`, and none of them is a bundle.
 
 Source: "AMQP 1.0 in Azure Service Bus and Event Hubs protocol guide", and what `azure-servicebus` 7.15 for Python sends.
 """

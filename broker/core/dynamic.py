@@ -1,10 +1,10 @@
-"""Nodes that are made because somebody attaches to them: dynamic ones, with a policy that says when they go again, and those
-whose names match a pattern of the broker's options.
+"""Nodes that are created by an attach: dynamic nodes with a lifetime policy, and nodes whose names match a pattern of the
+broker's options.
 
-Life of a dynamic node: an attach asks for it, with a lifetime policy or without; it is made under a name of the broker's choice;
-the link that made it ends; from then on, or at once, the policy decides by links and messages alone.
+Life of a dynamic node: an attach requests it, with or without a lifetime policy. It is created under a name of the broker's
+choice. The link that created it ends; from then on, or at once, the policy decides only by links and messages.
 
-Source: AMQP 1.0 parts 3.5.9 to 3.5.13 (lifetime policies, and `delete-on-close` where none is asked for); qpidd's options
+Source: AMQP 1.0 parts 3.5.9 to 3.5.13 (lifetime policies, and `delete-on-close` if none is requested); qpidd's options
 `queue-patterns` and `topic-patterns`.
 """
 

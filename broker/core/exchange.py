@@ -1,17 +1,17 @@
 """Exchanges: which queues a message goes to, by its subject and its application properties.
 
-The kinds are those of AMQP 0-10, as Apache Qpid offers them. *direct* sends a message to the queues bound with a key equal to its
-subject; *topic* to those whose pattern matches it, word by word between dots, where "*" stands for one word and "#" for any
-number, none included; *fanout* to every bound queue; *headers* to those whose arguments its application properties fulfil. The
-default exchange is a direct one called "", where every queue is bound by its own name.
+The kinds are those of AMQP 0-10, as Apache Qpid offers them. *direct* sends a message to the queues that are bound with a key
+equal to its subject; *topic* to those whose pattern matches it, word by word between dots, where "*" matches one word and "#" any
+number of words, also none; *fanout* to every bound queue; *headers* to those whose arguments match its application properties.
+The default exchange is a direct one with the name "", to which every queue is bound by its own name.
 
-Life of a binding: a committed definition makes it (`bind`), messages find it (`route`), a committed definition or the end of its
-queue takes it away (`unbind`, `unbind_queue`). It is known by its queue and its key; binding again changes only its arguments.
+Life of a binding: a committed definition creates it (`bind`), messages find it (`route`), a committed definition or the end of
+its queue removes it (`unbind`, `unbind_queue`). Its queue and its key identify it; binding again changes only its arguments.
 
-Invariants: a message goes to each queue once, however many bindings match; queues come in the order of their bindings; routes
-remembered by subject are forgotten whenever a binding changes, and are bounded in number. The topic patterns form one tree
-of words that is walked with a set of places at once, so a message costs at most (words of its subject) x (places in the tree),
-whatever the patterns; a subject that is longer than limits.MAX_SUBJECT_CHARS is matched by the pattern "#" alone.
+Invariants: a message goes to each queue once, however many bindings match; queues are in the order of their bindings; cached
+routes of subjects are dropped when a binding changes, and their number is limited. The topic patterns form one tree of words,
+which is walked with a set of places at the same time, so a message costs at most (words of its subject) x (places in the tree),
+whatever the patterns are; a subject that is longer than limits.MAX_SUBJECT_CHARS matches only the pattern "#".
 """
 
 from __future__ import annotations

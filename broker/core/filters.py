@@ -1,8 +1,8 @@
-"""The filters that a source is asked to apply: a map of names to values (AMQP 1.0 part 3.5.8).
+"""The filters that a client requests for a source: a map of names to values (AMQP 1.0 part 3.5.8).
 
-What a filter is, its descriptor says, as a symbol or as a number; the key that it stands under is a name of the client's own
-making. One without a descriptor, as clients of AMQP 1.0's drafts sent it, is what its key says. Source of the names and numbers:
-the filters that Apache Qpid has registered (`apache-filters`), and AMQP Filter Expressions Version 1.0.
+The descriptor of a filter, a symbol or a number, defines its kind. Its key in the map is a name of the client's choice. For a
+filter without a descriptor, which clients of AMQP 1.0's drafts sent, the key defines the kind. Source of the names and numbers:
+the registered filters of Apache Qpid (`apache-filters`), and AMQP Filter Expressions Version 1.0.
 """
 
 from __future__ import annotations

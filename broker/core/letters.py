@@ -1,11 +1,11 @@
-"""What a dead letter says of why it is one: message annotations with the names that RabbitMQ gives them.
+"""The reason of a dead letter, in message annotations with RabbitMQ's names.
 
     x-first-death-queue, x-first-death-reason, x-first-death-exchange     where and why it became a dead letter first
     x-last-death-queue,  x-last-death-reason,  x-last-death-exchange      where and why it did last
 
 Each is a string: the queue that the message left, the reason (`rejected`, `expired` or `delivery_limit`), and the alternate
-exchange that it was sent to. A time to live in the header is taken out: it has been used up, or was meant for the queue that the
-message was sent to. The bare message (AMQP 1.0 part 3.2) goes on as it was sent, bit for bit, and so do all other annotations.
+exchange that it was sent to. A time to live in the header is removed: it is over, or was meant for the queue that the message was
+sent to. The bare message (AMQP 1.0 part 3.2) and all other annotations are unchanged, bit for bit.
 """
 
 from __future__ import annotations

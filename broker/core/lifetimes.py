@@ -1,14 +1,14 @@
-"""When a message expires, and when it may be given out first: by what it says and by what its queue says.
+"""When a message expires, and when it may first be delivered: by the message itself and by its queue.
 
-What a message says (AMQP 1.0 part 3.2, and what Qpid JMS writes for JMS 2.0's delivery delay)::
+In a message (AMQP 1.0 part 3.2, and the annotations of Qpid JMS for JMS 2.0's delivery delay)::
 
     header              ttl                        ms from its arrival until it expires
     properties          absolute-expiry-time       ms since 1970
     annotations         x-opt-delivery-delay       ms from its arrival until it may be given out
                         x-opt-delivery-time        ms since 1970, which counts if both are there
 
-What a queue says: the argument `x-message-ttl` (RabbitMQ's name), ms from when it may be given out until it expires. The earliest
-of all ends counts. A time of 0, and one of the wrong type, says nothing.
+In a queue: the argument `x-message-ttl` (RabbitMQ's name), ms from the time when the message may be delivered until it expires.
+The earliest of all ends counts. A time of 0, or of the wrong type, is ignored.
 """
 
 from __future__ import annotations

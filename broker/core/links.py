@@ -1,20 +1,19 @@
-"""The account of a link: credit, delivery ids, what is unsettled, and what became of it. Integers only.
+"""The account of a link: credit, delivery ids, unsettled deliveries, and their outcomes. Integers only.
 
-Life of a delivery to a consumer: `Outgoing.sent` numbers it and notes which message of the queue it is; its outcome comes with
-`Outgoing.came`, beside those of its neighbours; `Outgoing.take` gives the queue's sequences for them, and they are unsettled no
-more. Life of a message from a producer: `Incoming.came` numbers it and takes its credit; once it has its outcome, its credit
-comes back with `Incoming.give_back`, at once or when there is room again.
+Life of a delivery to a consumer: `Outgoing.sent` numbers it and notes its message of the queue. Its outcome arrives with
+`Outgoing.came`, together with those of its neighbours. `Outgoing.take` returns the queue's sequences for them, and they are not
+unsettled any more. Life of a message from a producer: `Incoming.came` numbers it and takes its credit. When it has its outcome,
+`Incoming.give_back` returns the credit, at once or when there is room again.
 
-Everything goes by runs: deliveries with ids that follow one another, whose messages follow one another too, cost the same as
-one. A queue gives its messages out by lots of consecutive sequences, and clients settle by ranges of ids, so that there are as
-many runs as lots, not as messages.
+Everything is stored as runs: deliveries with consecutive ids, whose messages are consecutive too, cost the same as one. A queue
+delivers lots of consecutive sequences, and clients settle ranges of ids, so there are as many runs as lots, not as messages.
 
 Invariants: the ids of a link ascend from 0 without gaps, settled ones included; an id is unsettled from `sent` until `take` or
-`take_rest`, and its sequence is given out once; `n_unsettled` is the sum of the runs; runs ascend by id and do not touch when
-they could be one.
+`take_rest`, and its sequence is returned once; `n_unsettled` is the sum of the runs; runs ascend by id, and adjacent runs that
+could be one are merged.
 
-Source: AMQP 1.0 parts 2.6.7 (credit), 2.6.12 (settling), 3.4 (outcomes). A delivery id of the wire belongs to a session; these
-ids belong to one link, and `broker.amqp` alone knows which delivery of the engine each of them is.
+Source: AMQP 1.0 parts 2.6.7 (credit), 2.6.12 (settling), 3.4 (outcomes). A delivery id of the protocol belongs to a session.
+These ids belong to one link, and only `broker.amqp` knows their deliveries of the engine.
 """
 
 from __future__ import annotations

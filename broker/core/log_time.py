@@ -1,10 +1,10 @@
-"""The time by which messages expire and wait: that of the log, which only goes forward.
+"""The time of the log, which only goes forward: messages expire and wait by this time.
 
-Life: when a term begins, its primary's log time is set to the wall clock, or to the time at which the newest batch was made, if
-that is later; from then on it runs with the monotonic clock, whatever happens to the wall clock. Times in records are ms since
-1970 on this time, so that the next primary goes on from where the last one was, even if its own wall clock is behind.
+Life: when a term begins, the log time of its primary is set to the wall clock, or to the time at which the newest batch was made,
+if that is later. From then on it follows the monotonic clock, even if the wall clock changes. Times in records are ms since 1970
+of this time. So the next primary continues where the last one was, even if its own wall clock is behind.
 
-Invariant: within a term, and from one term to the next, it does not go back before the time of any batch that is committed.
+Invariant: within a term, and from one term to the next, it is never earlier than the time of a committed batch.
 """
 
 from __future__ import annotations

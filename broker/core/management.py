@@ -1,11 +1,11 @@
-"""What management asks of the registry: the items that queries answer with, and the changes that requests mean.
+"""The rules of management requests: the items of query answers, and the meaning of requested changes.
 
-Life of a query: a `Stream` gives the items of its type that come behind a place, in order, and None wherever it may be left for a
-while; a `Page` takes from it until it is full, and says where the next one begins. So a query of any size is work in small
-pieces, and an answer to it one message of bounded size. Nothing is kept between two pages: what was made or deleted meanwhile is
-there or not, and what was there all the time is told once.
+Life of a query: a `Stream` gives the items of its type after a position, in order, and None where it may be interrupted. A `Page`
+takes items until it is full, and notes where the next page begins. So a query of any size is done in small pieces, and an answer
+is one message of limited size. Nothing is kept between two pages: an object that was created or deleted meanwhile may be listed
+or not, and an object that existed the whole time is listed exactly once.
 
-Pure: the service passes in what only it knows (consumers, connections) and carries out the changes that come back.
+Pure: the service passes in the facts that only it knows (consumers, connections), and carries out the returned changes.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """The sections of an AMQP 1.0 message, read from its encoded bytes (AMQP 1.0 part 3, section 3.2; types: part 1, section 1.6).
 
-A message lives in the broker as the bytes that its producer sent. This module looks into them when something must be known, for
-routing or for delivery, and at no more than it must: it steps from section to section by their sizes and decodes the one asked
-for; a body is decoded for management alone. Two changes may be made: to the header (`with_delivery_state`), and, in dead letters,
-to the message annotations (`with_annotations`). Every other byte goes out as it came in.
+In the broker, a message is the bytes that its producer sent. This module reads a part of them when it is needed for routing or
+delivery, and no more than that: it steps over sections by their sizes and decodes only the requested one. A body is decoded only
+for management. Two changes are possible: to the header (`with_delivery_state`), and to the message annotations
+(`with_annotations`). All other bytes are sent as they arrived.
 
 Invariants: bytes that are no message give BadMessage with a text, and no other error; nesting and the number of decoded values
-are bounded (broker.core.limits), so that a few bytes cannot cost much memory or stack; a function reads no section behind the
-one that it is about, so a fault there does not matter to it. `check`, which every message of a client goes through, looks at
-all sections from the outside: their order, their types and their sizes, and not at the values in them.
+are limited (broker.core.limits), so that a few bytes cannot cost much memory or stack; a function reads no section after the one
+that it needs, so a fault there has no effect. `check`, which is called for every message of a client, checks the order, the types
+and the sizes of all sections, but not the values in them.
 
-How values become Python's: `broker.core.values`.
+The Python types of the values: `broker.core.values`.
 """
 
 from __future__ import annotations

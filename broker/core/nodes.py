@@ -1,15 +1,16 @@
-"""Addresses → nodes: queues and exchanges of both logs in one namespace, with the routing between them.
+"""The registry of nodes: the queues and exchanges of both logs by their addresses, and the routing between them.
 
-Life of the registry: `rebuild` makes it from the states (at start, after a snapshot); `follow` keeps it level with each
-change that a log's definitions report. It holds no messages, interprets no commands and decides nothing; what a wish (a queue to
-create, a binding) means as a command is `broker.core.planning`'s business.
+Life of the registry: `rebuild` makes it from the states (at start, after a snapshot); `follow` applies each change that a log's
+definitions report. It holds no messages, interprets no commands and decides nothing: `broker.core.planning` turns a request (a
+queue to create, a binding) into a command.
 
-An address names a queue or an exchange; `exchange/key` names an exchange with a routing key (subject). A queue is found first.
+An address names a queue or an exchange; `exchange/key` names an exchange with a routing key (subject). A queue takes precedence.
 
-Invariants: a name is one queue and one exchange at most, over both logs: while a replicated object has the name of a local one
-(the primary cannot know the names on other brokers), it hides that one; every QueueNode that is not of level `configuration`
-has its messages; the binding between two replicated objects is replicated, any other belongs to the local log; the order in which
-the two logs are followed makes no difference; to follow a change costs what it changes, however many queues there are.
+Invariants: over both logs, a name belongs to at most one queue and one exchange: if a replicated object has the name of a local
+one (the primary cannot know the names on other brokers), it hides the local one; every QueueNode that is not of level
+`configuration` has its messages; the binding between two replicated objects is replicated, any other belongs to the local log;
+the result does not depend on the order in which the two logs are followed; the cost of a change does not depend on the number of
+queues.
 """
 
 from __future__ import annotations

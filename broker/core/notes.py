@@ -1,14 +1,16 @@
-"""What consumers have noted on messages that they gave back: the message annotations of `modified` (AMQP 1.0 part 3.4.5).
+"""Notes: the message annotations that consumers add to messages which they return by `modified` (AMQP 1.0 part 3.4.5).
 
-Life of a note: a consumer settles a message as modified, with annotations; the primary says so in a NOTES record; every broker
-keeps the note beside the message, merged with what was noted before, until the message leaves its queue; who gets the message
-next gets it with the annotations, which take the place of those of the same names. The message itself stays as it was sent.
+Life of a note: a consumer settles a message as modified, with annotations. The primary proposes a NOTES record. Every broker
+keeps the note of the message, merged with earlier notes, until the message leaves its queue. The next consumer gets the message
+with these annotations, which replace those of the same names. The message itself is not changed.
 
-A consumer may also note until when the message is to wait (`waits_until`); the primary says so in a TIMES record beside the note.
+A consumer may also request a time until which the message must wait (`waits_until`). The primary proposes a TIMES record for it,
+next to the note.
 
-A note is the encoded map, of symbols alone: keys of other types mean nothing to AMQP (part 3.2.10), and are left out.
+A note is the encoded map, with symbols as keys: other keys have no meaning in AMQP (part 3.2.10), and are left out.
 
-Invariants: bytes of any kind give a note or none; a note has no more than `limits.MAX_NOTE_BYTES`."""
+Invariants: any bytes give a note or none; a note has at most `limits.MAX_NOTE_BYTES`.
+"""
 
 from __future__ import annotations
 

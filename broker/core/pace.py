@@ -1,10 +1,10 @@
-"""How large a batch may become: as much as the log commits in a moment.
+"""The size limit of a batch, by the time that the log needs for a commit.
 
-A batch that takes long keeps everybody waiting whose message comes after it, however small. So a batch is cut by time as well as
-by size: the time that the last ones took, from proposal to commit, says how many bytes the next may have.
+A batch that takes long delays all messages after it, even small ones. So a batch is limited by time as well as by size: the
+duration of the last ones, from proposal to commit, decides how many bytes the next one may have.
 
-Life of a pace: it begins at the most; each batch of a size that tells something halves it when it took longer than `SLOW_S`, and
-doubles it when it took less than `QUICK_S`. Batches that are small for another reason change nothing.
+Life of a pace: it begins at the highest limit. A batch of a significant size halves the limit if it took longer than `SLOW_S`,
+and doubles it if it took less than `QUICK_S`. Batches that are small for another reason do not change it.
 
 Invariant: `LEAST_BYTES` <= `batch_bytes` <= `limits.BATCH_TARGET_BYTES`.
 """

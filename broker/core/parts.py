@@ -1,12 +1,13 @@
-"""Large messages: a manifest on each queue that holds one, and the store of parts that they refer to.
+"""Large messages: a manifest on each queue that has one, and the store of their parts.
 
-Life of a large message: its bytes come as parts, each an ordinary message of the store of parts of its log (`PARTS_QUEUE`); when
-it is whole, a LARGE record puts its manifest on every queue that it was routed to, and each of these holds the parts; when the
-last one lets go (dequeued, or the queue deleted), the parts are removed. A message that never becomes whole leaves parts that
-nobody holds: `orphans` names them for a new primary, which removes them by an ordinary DEQUEUE record.
+Life of a large message: its bytes arrive in parts, and each part is an ordinary message of the store of parts of its log
+(`PARTS_QUEUE`). When the message is complete, a LARGE record puts its manifest on every queue that it was routed to, and each of
+these queues holds the parts. When the last holder releases them (the message is dequeued, or the queue deleted), the parts are
+removed. An incomplete message leaves parts without a holder. `orphans` names them for a new primary, which removes them by an
+ordinary DEQUEUE record.
 
-Invariants: the parts of a message belong to no other message; parts that are held are alive; what happens here is decided by the
-records alone, so that every broker removes the same parts at the same place of the log.
+Invariants: the parts of a message belong to no other message; parts with a holder are alive; only records decide what happens
+here, so every broker removes the same parts at the same place of the log.
 """
 
 from __future__ import annotations

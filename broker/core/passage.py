@@ -1,19 +1,19 @@
-"""What goes through an exchange, where the exchange numbers it (`qpid.msg_sequence`) or keeps the last of it (`qpid.ive`).
+"""Exchanges that number their messages (`qpid.msg_sequence`) or keep the last one (`qpid.ive`).
 
-Life of a number: the primary routes a message by an exchange that numbers; the message gets the next number as an annotation, in
-place of one that another exchange gave it; the batch that brings it also says how many the exchange has numbered, in an
-`exchange-passed` command. A broker that becomes the primary goes on from there. So no two messages that are committed have the
-same number of one exchange. A number that was given to a message whose batch was never committed is given again.
+Life of a number: the primary routes a message through an exchange that numbers. The message gets the next number as an
+annotation, which replaces the number of another exchange. The same batch records how many messages the exchange has numbered, in
+an `exchange-passed` command. A new primary continues from there. So no two committed messages have the same number of one
+exchange. If a batch is never committed, its numbers are given again.
 
-Life of a value: an exchange that keeps has the last message that has gone through it; the same command says which. A queue that
-is bound to it is owed that message, if its binding matches it (`owes`, in broker.core.commands); the primary puts it on the queue
-when the binding is there, and with it says that the binding is paid.
+Life of a value: an exchange that keeps values has the last message that has passed through it; the same command records it. A
+queue that is bound to the exchange is owed this message, if its binding matches it (`owes`, in broker.core.commands). When the
+binding exists, the primary puts the message on the queue, and records that the debt is paid.
 
-Invariants: an exchange counts and keeps in the order in which messages are put; a value is never older than what the exchange has
-let through: a message that is too long to be kept leaves none.
+Invariants: an exchange counts and keeps in the order in which messages are put; a kept value is never older than the last message
+that has passed: a message that is too long to be kept leaves no value.
 
-Source: qpidd's `Exchange::PreRoute` and `Exchange::routeIVE`. There every bound queue gets the value once more when one is bound,
-and the value gets a number anew; here it is the same message, and goes to the new binding's queue alone.
+Source: qpidd's `Exchange::PreRoute` and `Exchange::routeIVE`. There, every bound queue gets the value again when one is bound,
+and the value gets a new number. Here it is the same message, and only the new binding's queue gets it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""AMQP's performatives as bytes, weighed before anything decodes them (AMQP 1.0 parts 2.3 and 2.7).
+"""AMQP's performatives as bytes: their size and number of values is checked before they are decoded (AMQP 1.0 parts 2.3 and 2.7).
 
-Life of a performative here: it lies in the body of a frame; its code is read, and, unless it is so short that it can do no harm,
-its values are walked over and counted. Nothing is made of them: who decodes them afterwards knows that there are few.
+Life of a performative here: it is in the body of a frame. Its code is read, and its values are walked over and counted, unless it
+is so short that it can do no harm. No objects are made of them: the code that decodes them later knows that there are few.
 
-Invariants: bytes of any kind give a number or Refusal; of what passes, no map is larger than `limits.PERFORMATIVE_MAP_BYTES` and
-no more than `limits.PERFORMATIVE_VALUES` values come out. What passes may still be wrong: it is well formed, no more.
+Invariants: any bytes give a number or Refusal; in a performative that passes, no map is larger than
+`limits.PERFORMATIVE_MAP_BYTES`, and there are at most `limits.PERFORMATIVE_VALUES` values. A performative that passes is well
+formed, but may still be wrong.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Wishes → commands: a queue, an exchange, a subscription or a binding that somebody wants to make, change or delete becomes the
-command to propose, and the log to propose it to; or it is refused with a status and a text.
+"""Requests → commands: a request to create, change or delete a queue, an exchange, a subscription or a binding becomes a command
+and the log to propose it to, or it is refused with a status and a text.
 
-Life of a wish: `plan_*` looks at the registry (`broker.core.nodes`) as it is in this turn and changes nothing. Who asked proposes
-the command; the registry follows when it is committed.
+Life of a request: `plan_*` reads the registry (`broker.core.nodes`) as it is in this turn, and changes nothing. The caller
+proposes the command; the registry follows when it is committed.
 
-Invariants: nothing that a user wrote is passed over in silence, what this broker does not have is refused; a command that needs a
-machine version is planned only where the log has it.
+Invariants: nothing in a user's request is ignored: what this broker does not support is refused; a command that needs a machine
+version is planned only if the log has it.
 """
 
 from __future__ import annotations

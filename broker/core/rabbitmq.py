@@ -1,9 +1,10 @@
-"""Requests of RabbitMQ's AMQP 1.0 clients that make, show and delete nodes, as requests to management, and the answers to them.
+"""Requests of RabbitMQ's AMQP 1.0 clients that create, show and delete nodes, translated into management requests; and their
+answers.
 
-They have a method and a path, as those of HTTP. What management has no word for is refused: nothing of a request is ignored but
-`durable` (every queue is on disk) and which of RabbitMQ's own types of queue is asked for, of those that are no streams.
+They have a method and a path, as in HTTP. A request without an equivalent in management is refused. Only two things in a request
+are ignored: `durable` (every queue is on disk), and the requested type of queue, if it is not a stream.
 
-Source: RabbitMQ's documentation of its AMQP 1.0 management, and what its client for Python sends.
+Source: RabbitMQ's documentation of its AMQP 1.0 management, and the requests of its Python client.
 """
 
 from __future__ import annotations

@@ -1,21 +1,22 @@
-"""The life of one route on the broker that serves: what it asks of its source, when it fetches messages, what it forgets, when it
-tries again. Pure: events come in, effects go out, and the order of the effects is the contract.
+"""The life cycle of one route on the broker that serves: its requests to the source, when it fetches messages, which sequences it
+forgets, and when it tries again. Pure: it gets events and returns effects, and the order of the effects is the contract.
 
-Life of a route: it connects to the primary of its source; it asks what it needs to be there, where the queue is to be made it
-makes it, and learns the queue's place (`Place`): which store has its messages, and under which address they are given out with
-their sequences. It has its own log note the origin, unless that is known, and attaches. From then on messages come and are put
-(broker.routes.intake) with a HELD record each; once a second the route asks which of them the source's queue still has: the
-others need not be held. Whatever goes wrong ends the connection, and after a while, which grows with each failure, the route
-begins anew.
+Life of a route: it connects to the primary of its source. It asks for the objects that it needs there, creates the queue if this
+is configured, and gets the queue's place (`Place`): the store that has its messages, and the address that delivers them with
+their sequences. It records the origin in its own log, unless it is known there, and attaches. From then on messages arrive and
+are put (broker.routes.intake), each with a HELD record. Once a second the route asks which of them are still on the source's
+queue; the others can be forgotten. Any failure ends the connection, and the route begins again after a pause, which grows with
+each failure.
 
     WAITING --due--> CONNECTING --connected--> PREPARING --noted--> ATTACHING --attached--> RUNNING
        ^                  any failure, or the end of the connection or the link                |
        +-----------------------------------------------------------------------------------+
 
-A route that is to end makes the same way, but what it asks for is that its queue at the source is deleted; then it is over.
+A route that must end takes the same steps, but requests the deletion of its queue at the source; then it has ended.
 
-Invariants: nothing is fetched under a place that the log has not noted; nothing is forgotten that the source has not said to be
-gone, in the connection that is open now; a source's primary of a lower epoch than one that has given messages gives none."""
+Invariants: nothing is fetched from a place that is not recorded in the log; a sequence is forgotten only if the source has
+confirmed, over the current connection, that its message has left; a source's primary with a lower epoch than an earlier one that
+has delivered messages is not used."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What is due when: keys and their times, the next first.
+"""A schedule: keys and their times, the earliest first.
 
-Life of an entry: `put` gives a key its time, or another one; `drop` takes it away; `take` hands out the keys that are due, each
-once. Times are float seconds of whatever clock the caller has.
+Life of an entry: `put` gives a key its time, or a new one; `drop` removes it; `take` returns the keys that are due, each once.
+Times are float seconds of the caller's clock.
 
-Invariants: a key has one time at most; what is handed out or dropped is gone; keys that are due at the same time come in the
-order in which they were put; a change costs the logarithm of what is there; what is dropped or put again takes no more room than
-what is left.
+Invariants: a key has at most one time; a returned or dropped key is removed; keys that are due at the same time are returned in
+the order in which they were put; a change costs the logarithm of the number of entries; dropped and repeated entries use at most
+as much memory as the remaining ones.
 """
 
 from __future__ import annotations

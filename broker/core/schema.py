@@ -1,10 +1,10 @@
-"""What the node `$management` says of itself: which types of entities there are, what each has, and what may be done with it.
+"""The self-description of the node `$management`: the types of entities, their attributes, and their operations.
 
-AMQP Management (OASIS, working draft) asks a node for its types, attributes and operations, and queries it by tables: attribute
-names, and a row for each entity. An entity has a `name`, an `identity` that is never used again, and a `type`, beside what
-docs/reference/management.md lists.
+AMQP Management (OASIS, working draft) asks a node for its types, attributes and operations, and queries it in tables: attribute
+names, and a row for each entity. An entity has a `name`, an `identity` that is never used again, and a `type`, besides the
+attributes in docs/reference/management.md.
 
-Pure. What only a running broker knows, such as the attributes of types that others answer for, is passed in.
+Pure. Facts that only a running broker knows, such as the attributes of types that extensions answer, are passed in.
 """
 
 from __future__ import annotations

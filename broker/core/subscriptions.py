@@ -1,12 +1,12 @@
-"""Subscriptions that are known by a name: what a client has asked for, the queue that stands for it, and what comes onto that.
+"""Named subscriptions: the terms that a client requests, the queue of the subscription, and the messages that this queue accepts.
 
-Life of one: a client attaches a link to an exchange which is to outlive it, or which it shares with others; a queue is made for
-it, whose definition holds these terms, and is bound to the exchange; whoever attaches with the same name and terms gets that
-queue. The queue's gate is what its filters let through: it is made from the terms, so that a new primary routes as the last one
-did, whether a consumer is there or not.
+Life of a subscription: a client attaches a link to an exchange, and the subscription must outlive the link or is shared with
+others. A queue is created, whose definition contains the terms, and is bound to the exchange. A later attach with the same name
+and terms gets this queue. The queue's gate accepts the messages that the filters match. It is made from the terms, so a new
+primary routes as the last one did, whether a consumer is attached or not.
 
-Invariants: two subscriptions have the same queue name only if they are the same; terms that are written down and read again are
-equal; a selector is compiled when the first message asks for it, so that a backup compiles none.
+Invariants: two subscriptions have the same queue name only if they are the same; terms that are written and read again are equal;
+a selector is compiled when the first message needs it, so a backup compiles none.
 
 Source: Qpid JMS' names of links (`NAME`, `NAME|global`, `NAME|2`, `NAME|volatile1`); JMS 2.0 section 8.3 (durable, shared).
 """

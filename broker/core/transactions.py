@@ -1,11 +1,11 @@
-"""What AMQP says of transactions, as bytes and numbers, and the account of one.
+"""The protocol of transactions, as bytes and numbers, and the account of one transaction.
 
-Life of a transaction: a client asks for one with a `Declare`, and gets its id in a `declared` outcome; a message that it sends,
-and an outcome that it gives, may carry that id in a `transactional-state`; a `Discharge` ends it, whole or without effect.
+Life of a transaction: a client requests one with a `Declare`, and gets its id in a `declared` outcome. Its messages and outcomes
+may contain this id in a `transactional-state`. A `Discharge` commits it or rolls it back.
 
-An `Account` counts what a transaction has taken on, and why it can no longer be carried out, if it cannot. The invariant of its
-bounds: a transaction has no more than `limits.MAX_TRANSACTION_OPERATIONS` operations, and the bodies of its messages no more than
-`limits.MAX_TRANSACTION_BYTES`; all that are open have no more than the `Budget` that they share.
+An `Account` counts the content of a transaction, and has the reason if it can no longer be committed. Invariant of its limits: a
+transaction has at most `limits.MAX_TRANSACTION_OPERATIONS` operations, and its message bodies at most
+`limits.MAX_TRANSACTION_BYTES`; all open transactions together have at most the `Budget` that they share.
 
 Source: AMQP 1.0 part 4 (transactions), 4.5 (the types).
 """

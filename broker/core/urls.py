@@ -3,12 +3,12 @@
     url  = [ "amqp:" | "amqps:" ] [ user [ "/" password ] "@" ] addr *( "," addr )
     addr = [ "tcp:" | "ssl:" ] host [ ":" port ]            host: a name, an IPv4 address, or an IPv6 address in [ ]
 
-and, since people write it, in the form `amqp://user:password@host:port`. Reserved characters in user and password are written
-as %XX. Unless it is given, the port is 5672, over TLS 5671. "amqps:" means "ssl:" for every address.
+The form `amqp://user:password@host:port` is accepted too, because people write it. Reserved characters in user and password are
+written as %XX. The default port is 5672, over TLS 5671. "amqps:" means "ssl:" for every address.
 
-Life of a Url: an operator types it, `parse` checks all of it at once, and everybody else sees addresses. A broker of a cluster is
-known by the name of its address, `host:port`, so two names for one broker would be two brokers: an address may stand but once.
-A password is never shown: not by str(), not by repr(), not in an error.
+Life of a Url: an operator types it, `parse` checks the whole of it, and all other code uses the addresses. The name of its
+address, `host:port`, identifies a broker of a cluster, so two names for one broker would be two brokers: an address may occur
+only once. A password is never shown: not by str(), not by repr(), not in an error.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""AMQP 1.0 values as bytes: reading them and writing them (AMQP 1.0 part 1, section 1.6).
+"""AMQP 1.0 values as bytes: reading and writing them (AMQP 1.0 part 1, section 1.6).
 
-A value that is read becomes Python's: integers, timestamps (ms since 1970) and decimal32/64 (their bits) `int`; float and double
-`float`; string, symbol and char `str`; binary and decimal128 (its bits) `bytes`; `uuid.UUID`; lists and arrays `list`; maps
-`dict`; null `None`; of a described value, the value. One that is written becomes null, boolean, long (ulong where it is too large
-for that), double, string, binary, uuid, list or map; `Symbol` and `Ulong` say what their plain types do not.
+Python types of read values: integers, timestamps (ms since 1970) and decimal32/64 (their bits) `int`; float and double `float`;
+string, symbol and char `str`; binary and decimal128 (its bits) `bytes`; `uuid.UUID`; lists and arrays `list`; maps `dict`; null
+`None`; of a described value, the value. Written values become null, boolean, long (ulong if the number is too large for that),
+double, string, binary, uuid, list or map; `Symbol` and `Ulong` are for the types that plain Python types cannot express.
 
 Invariants: bytes that are no value give BadValue with a text, and no other error; nesting and the number of decoded values are
-bounded, so that a few bytes cannot cost much memory or stack; what is written is read back as the same.
+limited, so that a few bytes cannot cost much memory or stack; a written value is read back as the same value.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@
     acl allow|allow-log|deny|deny-log USER|GROUP|all ACTION|all [OBJECT|all [PROPERTY=VALUE ...]]
     quota connections|queues NUMBER USER|GROUP|all ...
 
-A line that begins with # is a comment. Only a group goes on in the next line, after a \\ at the end. A group is made of users and
-of groups that stand before it.
+A line that begins with # is a comment. Only a group can continue in the next line, after a \\ at the end. A group consists of
+users and of groups that are defined before it.
 
-Whatever is wrong is told with the file and the line. A rule that can never match is read, and named in a warning: qpidd does so,
-and its files are to be usable here.
+An error names the file and the line. A rule that can never match is accepted with a warning, as in qpidd, so that qpidd's files
+can be used here.
 
 Source: Qpid C++ broker book, "ACL Syntax" and "ACL Syntactic Conventions". Pure.
 """

@@ -1,7 +1,7 @@
-"""What a broker asks an ACL, and the words that rules are made of.
+"""The lookups of an ACL, and the words of its rules.
 
-A **lookup** is a question: may this user do this action to this object? It tells facts about the object, named by properties. A
-rule that names a property which no lookup of its action and object tells can never match.
+A **lookup** is a question: may this user do this action to this object? It contains facts about the object, as named properties.
+A rule that names a property which no lookup of its action and object has can never match.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""When a queue holds so much that somebody wants to hear of it: thresholds upwards and downwards, in messages and in bytes.
+"""Alert thresholds of a queue, upwards and downwards, in messages and in bytes.
 
-Life of an alert: the queue comes to hold as much as `up` says, and it is raised; it is not raised again before the queue holds
-less than `down` says, but told of again every `gap_s` seconds if that is asked for; below `down` it is over.
+Life of an alert: it is raised when the queue reaches `up`. It is not raised again before the queue has fallen below `down`, but
+it is repeated every `gap_s` seconds if this is configured. Below `down` it ends.
 
 Arguments, with the names of qpidd (QueueSettings.cpp): `qpid.alert_count_up` (or `qpid.alert_count`, or
 `x-qpid-maximum-message-count`), `qpid.alert_count_down`, the same with `size` for bytes, and `qpid.alert_repeat_gap` (or
-`x-qpid-minimum-alert-repeat-gap`). Without `down` it is half of `up`; 0 is no threshold.
+`x-qpid-minimum-alert-repeat-gap`). Without `down`, it is half of `up`; 0 is no threshold.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """Blocks: some thousand consecutive messages of a queue, in columns.
 
-A block holds where each of its messages ends (4 bytes), and for each run (the messages of one ENQUEUE run of a batch, which lie
-end to end on disk) where it begins in the block, its place and its checksum (16 bytes). There is no object for a message.
+A block has the end of each of its messages (4 bytes). For each run (the messages of one ENQUEUE run of a batch, which are on disk
+without gaps) it has the beginning in the block, the place and the checksum (16 bytes). There is no object for a message.
 
-A place is a number: a file of the log (upper 32 bits) and an offset in it (lower 32 bits) where the run's payload begins; 0 is
-nowhere. A body in memory is a copy of what lies at the run's place, and may be dropped at any time; what lies nowhere is kept.
+A place is a number: a file of the log (upper 32 bits) and the offset in it (lower 32 bits) where the run's payload begins; 0 is
+no place. A body in memory is a copy of the bytes at the run's place, and may be dropped at any time; a body without a place is
+kept.
 
-Life of a block: runs are added at its end until it is full; its messages die, first or last or anywhere; when few are left, it is
-replaced by parts of itself, and when none, dropped.
+Life of a block: runs are added at its end until it is full. Its messages are removed, in any order. When few are left, it is
+replaced by smaller blocks with these; when none is left, it is dropped.
 
-Invariants: columns only grow at their end, and whatever else changes replaces them, so that a slice taken in another thread and a
-`Lot` stay true; what is outside of [start, stop) is dead whatever its byte in `dead` says.
+Invariants: columns only grow at their end, and any other change replaces them, so that a slice in another thread and a `Lot` stay
+valid; messages outside of [start, stop) are dead, whatever their byte in `dead` is.
 """
 
 from __future__ import annotations

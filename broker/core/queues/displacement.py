@@ -1,7 +1,8 @@
-"""The seam for "what leaves when a message comes": asked by the primary alone, for each message that it is about to propose.
+"""The interface for messages that leave a queue when another one arrives. Only the primary asks, for each message that it will
+propose.
 
-What leaves is proposed in the same batch as the message for which it leaves: its dequeue is a record like any other, and a backup
-needs no rule. Most queues have nothing of the kind, and pay nothing for it.
+The dequeues of the leaving messages are proposed in the same batch as the new message. They are ordinary records, and a backup
+needs no rule. Most queues do not have this, and it costs them nothing.
 """
 
 from __future__ import annotations

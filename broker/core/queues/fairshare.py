@@ -1,14 +1,14 @@
-"""Priority queues whose lower levels get their share: so many messages of a level, then those of the next lower one have a turn.
+"""Priority queues whose lower levels get a share: after some messages of a level, the next lower level has its turn.
 
-Arguments, beside those of a priority queue: `qpid.fairshare` (or `x-qpid-fairshare`) is how many messages a level may give out in
-a row; `qpid.fairshare-N` says it for level N alone, the lowest being 0. A share of 0 is no bound: the level has its turn until it
-is empty.
+Arguments, in addition to those of a priority queue: `qpid.fairshare` (or `x-qpid-fairshare`) is the number of consecutive
+messages that a level may deliver; `qpid.fairshare-N` sets it for level N only, the lowest being 0. A share of 0 is no limit: the
+level has its turn until it is empty.
 
-Life of a turn: it begins at the highest level; a level that has given out its share, or has nothing to give, passes the turn to
-the next lower one, and the lowest one to the highest. A message that is not in memory holds the turn.
+Life of a turn: it begins at the highest level. A level that has delivered its share, or has nothing to deliver, passes the turn
+to the next lower one, and the lowest one to the highest. A level whose next message is not in memory keeps the turn.
 
-Invariants: within a level the order is that of a Fifo; nobody gets more than a level's share in a row while another level has
-something to give. Whose turn it is the primary alone knows: a new one begins at the highest level.
+Invariants: within a level the order is that of a Fifo; no level delivers more than its share in a row while another level has
+available messages. Only the primary knows whose turn it is: a new one begins at the highest level.
 
 Source: qpidd's Fairshare.cpp.
 """

@@ -1,15 +1,14 @@
-"""First in, first out: the messages of one lane, and who has which.
+"""First in, first out: the messages of one lane, and which of them are acquired.
 
-How little there is to keep, which is why whole stretches cost the same as one message:
+The state is small, so a range of messages costs the same as one message:
 
-* A cursor: each live message at or after it is available, unless it was claimed. Each live message before it is acquired, unless
-  it was released.
-* The released ones, as a heap and a set; empty unless somebody released something.
-* The claimed ones, which somebody took out of turn; empty unless a selector picked messages.
+* A cursor: a live message at or after it is available, unless it was claimed. A live message before it is acquired, unless it was
+  released.
+* The released messages, as a heap and a set; usually empty.
+* The claimed messages, which were taken out of order; empty unless a selector picked messages.
 
-Invariants: released messages are live and before the cursor, claimed ones are live and at or after it; nothing overtakes a
-message that is not in memory, and only a message that cannot be read (see `Lane.unreadable`) is passed over: it counts as
-acquired, by nobody.
+Invariants: released messages are live and before the cursor, claimed ones are live and at or after it; no message overtakes one
+that is not in memory; only an unreadable message (see `Lane.unreadable`) is skipped: it counts as acquired, without a consumer.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
 """Queues of groups: a group's messages go to one consumer at a time, in order; several groups go to several consumers at once.
 
-Arguments: `qpid.group_header_key` names the property that says a message's group (see `keys`; messages that say none are one
+Arguments: `qpid.group_header_key` is the name of the property with a message's group (see `keys`; messages without it are one
 group). With `qpid.shared_msg_group`, as in qpidd, a consumer has a group while it holds a message of it. Without, it keeps the
-group until it leaves, whether it holds one or not.
+group until it leaves, whether it holds a message or not.
 
-Life of a message here: it stands in its lane as any other; when a consumer asks and nothing that it may have is known, the next
-messages are looked at, and wait by group (`_look_on`); the oldest that waits in a group which nobody else has is claimed for the
-consumer. What is released waits in its old place. A group is free again when none of its messages is acquired.
+Life of a message here: it is in its lane like any other. When a consumer asks and no message for it is known, the next messages
+are examined, and wait by group (`_look_on`). The oldest one that waits in a group which no other consumer has is claimed for the
+consumer. A released message waits in its old place. A group is free again when none of its messages is acquired.
 
-Invariants: a message is looked at only in memory, so nothing overtakes one that is being read; of a group with messages that wait
-the first one is in the heap of whoever may have it, `_heads` for all, though an entry may be stale: then it is repaired when it
-comes up; no more than `limits.MAX_GROUPS_WAITING` messages wait. The state is the primary's, and ends with its term.
+Invariants: a message is examined only in memory, so no message overtakes one that is being read; the first waiting message of
+each group is in the heap of the consumer that may have it (`_heads` for all consumers), though an entry may be outdated: then it
+is repaired when it is the next one; at most `limits.MAX_GROUPS_WAITING` messages wait. Only the primary has this state, and it
+ends with the term.
 
-Source: qpidd's MessageGroupManager.cpp, which has the shared kind alone; the other one as ActiveMQ Artemis has it.
+Source: qpidd's MessageGroupManager.cpp, which has only the shared kind; the other kind is that of ActiveMQ Artemis.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a message says under a name: the key of a last value queue, the group of a queue of groups. Read by the primary alone.
+"""A named value of a message: the key of a last value queue, or the group of a queue of groups. Only the primary reads it.
 
-It is an application property of that name, as a text. Where the message has none, `JMSXGroupID` stands for the group-id of its
-properties, as in JMS, and `qpid.subject` for its subject, as Qpid's clients have it. A message that says nothing, or something
-that cannot be read, has the key "": all of those have the same.
+It is the application property of this name, as a text. If the message does not have it, `JMSXGroupID` means the group-id in its
+properties, as in JMS, and `qpid.subject` its subject, as in Qpid's clients. A message without the value, or with one that cannot
+be read, has the key "": all of these have the same key.
 
 Source: qpidd's amqp/Message.cpp (getPropertyAsString): numbers and booleans count as their texts.
 """

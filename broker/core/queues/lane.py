@@ -1,10 +1,10 @@
-"""A lane: a stretch of ascending sequences, all of a FIFO queue or one level of a priority queue, in blocks.
+"""A lane: ascending sequences in blocks, either the whole FIFO queue or one level of a priority queue.
 
-Life of a message here: `append` puts its run at the tail of the last block; `walk` gives it out in a `Lot` if its body is in
-memory; `remove` lets it die; a block without live messages goes. Bodies are dropped by the residency, and put back by `restore`.
+Life of a message here: `append` puts its run at the end of the last block; `walk` returns it in a `Lot` if its body is in memory;
+`remove` marks it as dead; a block without live messages is dropped. The residency drops bodies, and `restore` puts them back.
 
-Invariants: sequences ascend strictly along a lane, with gaps between blocks; a sequence that was removed never comes back;
-`live_by_file` of a lane's log is, for each file, the bytes of the messages alive whose place is in it.
+Invariants: sequences ascend strictly along a lane, with gaps between blocks; a removed sequence never returns; for each file,
+`live_by_file` of a lane's log is the sum of the bytes of live messages with a place in this file.
 """
 
 from __future__ import annotations

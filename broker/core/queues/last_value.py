@@ -1,17 +1,17 @@
-"""What must leave a last value queue for a message that comes: the one before with the same key.
+"""The message that leaves a last value queue when another one arrives: the earlier one with the same key.
 
-A last value queue is kept by its primary alone, as a ring is (see `ring`): the one that leaves is dequeued in the batch of the
-one that comes, so that after every batch of a term no key is there twice.
+Only the primary maintains a last value queue, like a ring (see `ring`): the leaving message is dequeued in the batch of the
+arriving one. So after every batch of a term, no key is on the queue twice.
 
-Life of a view: a term begins, and the keys of what is there are in bodies, which are mostly not in memory. `next_unread` says
-from where on they have to be read; whoever reads them calls `found` with each message, and nothing is given out before all are
-read (`ready`). Messages that come meanwhile are put as ever. One that `found` is told of, and that has been replaced since,
-leaves then.
+Life of a view: a term begins. The keys of the existing messages are in their bodies, which are mostly not in memory.
+`next_unread` is the sequence from which they must be read. The reader calls `found` for each message, and nothing is delivered
+before all are read (`ready`). New messages are put as usual meanwhile. If `found` gets a message that a newer one has replaced,
+it leaves then.
 
-What is proposed and not applied yet counts as if it were there. A message that a consumer has acquired leaves as any other does.
+Proposed messages count like existing ones before they are applied. A message that a consumer has acquired leaves like any other.
 
-Invariants: a digest of a key has the sequence of its newest message; those of messages that are gone are forgotten once there are
-more of them than of others, so that the index is bounded by the messages on the queue, and these by `limits.MAX_LAST_VALUES`.
+Invariants: a digest of a key has the sequence of its newest message; digests of messages that have left are removed when they are
+more than the others, so the size of the index is limited by the messages on the queue, and these by `limits.MAX_LAST_VALUES`.
 
 Source: qpidd's Lvq.cpp and MessageMap.cpp.
 """

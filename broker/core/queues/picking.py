@@ -1,12 +1,12 @@
-"""Where an operator's request stands on a queue: which messages it has looked at, and where the next one goes on.
+"""The progress of an operator's request on a queue: the messages that it has examined, and where the next request continues.
 
-Life of a walk: a request to purge, move or reroute messages makes one; it goes through the messages that were there then, those
-of the highest level of priority first and each level in order, some at a time. When the request has used up its time, `place`
-says where it stands, and whoever asks again with that goes on there: the broker keeps nothing in between, and a new primary goes
-on as well, because sequences are the log's.
+Life of a walk: a request to purge, move or reroute messages creates it. It goes through the messages that existed then, first
+those of the highest level of priority, each level in order, a few at a time. When the time of the request is over, `place` is its
+position. A next request with this place continues there. The broker keeps nothing in between, and a new primary can continue as
+well, because sequences belong to the log.
 
-Invariants: what came behind the `place` or the start of a walk is not looked at, so that it ends on a busy queue too; a message
-is looked at once, unless the walk was put `back`.
+Invariants: messages that arrived after the `place` or the start of a walk are not examined, so it also ends on a busy queue; a
+message is examined once, unless the walk was put `back`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Priority queues: a lane for each level, and the highest level first.
 
 Arguments: `qpid.priorities`, `x-qpid-priorities` (qpidd's) or `x-max-priority` (one less: the highest level). A message's
-priority is that of its AMQP header (part 3.2.1; 4 when it says none). Clients use 0 to 9; where there are fewer than ten levels
-they are mapped as qpidd does (PriorityQueue.cpp, by the rule of AMQP 0-10): with n levels, the lowest is for priorities up to
-5 - n/2 (n/2 rounded up), each priority above has a level of its own, and the highest level is for all the rest.
+priority is that of its AMQP header (part 3.2.1; 4 if it has none). Clients use 0 to 9; where there are fewer than ten levels they
+are mapped as qpidd does (PriorityQueue.cpp, by the rule of AMQP 0-10): with n levels, the lowest is for priorities up to 5 - n/2
+(n/2 rounded up), each priority above has a level of its own, and the highest level is for all the rest.
 
-Invariants: the level of a message is its lane, given by the primary and never changed; within a level the order is that of a
-Fifo, released messages included; a message that is not in memory holds back lower levels too.
+Invariants: the level of a message is its lane, which the primary assigns and which never changes; within a level the order is
+that of a Fifo, also for released messages; while a message is not in memory, lower levels wait too.
 """
 
 from __future__ import annotations

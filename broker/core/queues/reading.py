@@ -1,12 +1,12 @@
-"""What is to be read back from disk ahead of the consumers of a queue: pure planning, of one queue.
+"""Which bodies of a queue are read from disk before its consumers need them: pure planning, for one queue.
 
-Life of a plan: consumers were given what is in memory; where they stopped at a message that is not, and where what comes next is
-not in memory either, `plan` names the runs to read, about a window of bytes of them. They are read in another thread; while that
-goes on no other plan is made. When the bytes are back in their blocks, the queue is given out again, and the next window is read
+Life of a plan: consumers got the messages in memory. Where they stopped at a message that is not in memory, and where the
+following messages are not in memory either, `plan` returns the runs to read, about a window of bytes. Another thread reads them;
+meanwhile no other plan is made. When the bytes are back in their blocks, the queue delivers again, and the next window is read
 while its consumers work on this one.
 
-Invariants: a message at which somebody stopped is in the next plan, however large its run; a run whose body is in memory, that is
-dead, or that cannot be read, is in none.
+Invariants: a message at which a consumer stopped is in the next plan, whatever the size of its run; a run whose body is in
+memory, that is dead, or that cannot be read, is in no plan.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Which bodies stay in memory: pure accounting, one for a whole broker, over both its logs.
+"""Which bodies stay in memory: pure accounting, one for the whole broker and both its logs.
 
-A body in memory is a copy of what lies on disk. Blocks report what they keep and let go of; `enforce`, called when what has just
-come was offered to consumers, drops bodies of the blocks that got none for longest until the sum is within the bound.
+A body in memory is a copy of the bytes on disk. Blocks report the bodies that they keep and drop. `enforce` is called after new
+messages were offered to consumers. It drops bodies of the blocks that have not got any for the longest time, until the sum is
+within the limit.
 
-Invariant: `held_bytes` is the sum of the bodies in memory that also lie on disk, with `RUN_BYTES` for the objects around each.
+Invariant: `held_bytes` is the sum of the bodies in memory that are also on disk, with `RUN_BYTES` for the objects around each.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""What must leave a ring queue for a message that comes: its oldest messages, and of a priority queue those of the lowest level.
+"""The messages that leave a ring queue when another one arrives: its oldest ones; on a priority queue, those of the lowest level.
 
-A ring is kept by its primary alone, when it proposes: the dequeues of what leaves stand in the same batch as the message for
-which it leaves, so that the queue is within its limits after every batch, on every broker. A backup only applies records.
+Only the primary maintains a ring, when it proposes: the dequeues of the leaving messages are in the same batch as the arriving
+message. So the queue is within its limits after every batch, on every broker. A backup only applies records.
 
-Life of a view: `begin` looks at what is applied; then for each message that is about to be proposed `put` says which sequences
-leave. What is proposed and not applied yet counts as if it were there: a message may come and leave in one batch. A term that
-ends takes what was proposed with it: then there is a new view (`QueueNode.go_on`).
+Life of a view: `begin` reads the applied state. Then for each message that will be proposed, `put` returns the sequences that
+leave. Proposed messages count like existing ones before they are applied: a message may arrive and leave in one batch. When a
+term ends, its proposals are void: then there is a new view (`QueueNode.go_on`).
 
-What leaves is the oldest, whoever has acquired it; the strict kind takes no message for which one that is acquired would have to
-leave. On a priority queue nothing leaves for a message of a lower level than its own: then the new message does not stay.
+The oldest message leaves, even if a consumer has acquired it. The strict kind refuses a message if an acquired one would have to
+leave. On a priority queue, no message leaves for one of a lower level: then the new message does not stay.
 
-Invariants: what `put` said is proposed, in that order; sequences of a lane are put in the order in which they are given.
+Invariants: the result of `put` is proposed, in this order; sequences of a lane are put in the order in which they are assigned.
 
 Source: qpidd's LossyQueue.cpp and QueueCursor.cpp; the strict kind by its documents (Managing-CPP-Broker.xml).
 """

@@ -1,15 +1,14 @@
-"""What one selector has looked at on one queue, and which messages it picks out of turn.
+"""The messages of a queue that one selector has examined, and those that it picks out of order.
 
-Life of a scan: the first consumer with a selector makes it, and all consumers of the queue with that selector share it. Each
-`take` looks at messages in the order in which the queue gives them out, from where the last one ended, and claims those that
-match for the consumer that asks. It ends when the consumer has enough, at a message whose body has to be read from disk first
-(`absent`), at a large message whose first part has to be (`headless`), when it has looked at as many as it may in one go
-(`has_more`), or at the tail of the queue. A message that is released is looked at again, for it is available again, and its
-delivery may have failed meanwhile.
+Life of a scan: the first consumer with a selector creates it, and all consumers of the queue with the same selector share it.
+Each `take` examines messages in the order of delivery, from where the last one ended, and claims matching ones for the consumer.
+It ends when the consumer has enough, at a message whose body must be read from disk first (`absent`), at a large message whose
+first part must be read (`headless`), when it has examined the maximum number for one step (`has_more`), or at the end of the
+queue. A released message is examined again, because it is available again, and its delivery may have failed meanwhile.
 
-Invariants: a message that was looked at and was not claimed is not looked at again, unless it was released, or did not fit within
-the bytes that were asked for; every available message that matches is either claimed or still to be looked at, whoever acquires,
-releases and removes messages meanwhile; messages are claimed in the queue's order; what cannot be read is passed over.
+Invariants: a message that was examined and not claimed is not examined again, unless it was released, or exceeded the requested
+bytes; every available message that matches is claimed or will be examined, even if messages are acquired, released and removed
+meanwhile; messages are claimed in the queue's order; unreadable messages are skipped.
 """
 
 from __future__ import annotations

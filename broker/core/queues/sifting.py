@@ -1,6 +1,6 @@
-"""Messages that a discipline has picked and that nobody is to have: they are taken out of what is given out.
+"""Messages that a discipline has picked and that no consumer may get: they are removed from the lots for delivery.
 
-What is taken out stays acquired, by nobody, until whoever took it out releases it or takes it off its queue.
+A removed message stays acquired, without a consumer, until the code that removed it releases it or takes it off its queue.
 """
 
 from __future__ import annotations

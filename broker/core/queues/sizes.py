@@ -1,7 +1,7 @@
-"""The large ones among the messages of a queue, found by the lengths that its columns have: no body is read.
+"""Finds the large messages of a queue by the lengths in its columns, without reading a body.
 
-Pure. A block, or a run, that has no more bytes in all than are asked for is passed over, so that a queue of small messages costs
-a comparison for each 4,096 of them.
+Pure. A block or a run whose total bytes are not more than the requested size is skipped, so a queue of small messages costs one
+comparison for each 4,096 messages.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""When messages of a queue expire, or when they may be given out: a column of times by sequence, for those that have one.
+"""The times when messages of a queue expire, or when they may be delivered: a column of times by sequence, for the messages that
+have one.
 
-Life of an entry: a TIMES record puts it; on the primary it is taken once when its time has come, and may be put `again`; it goes
-with its message. A new term begins with `rewind`: everything whose time has come is there to be taken anew.
+Life of an entry: a TIMES record puts it. On the primary it is taken once when its time has come, and may be put `again`. It is
+removed with its message. A new term begins with `rewind`: all entries whose time has come can be taken again.
 
-Times are whole ms since 1970 on the log's time (broker.core.log_time); 0 in a column is no time. Entries stand in chunks of
-`CHUNK` consecutive sequences: 8 bytes for each message of a chunk that has any entry, and nothing for other messages.
+Times are whole ms since 1970 of the log's time (broker.core.log_time); 0 in a column is no time. Entries are in chunks of `CHUNK`
+consecutive sequences: 8 bytes for each message of a chunk with an entry, and nothing for other messages.
 
 Invariants: an entry that was taken is not taken again before `again` or `rewind`; a chunk without entries is dropped; the agenda
-has each chunk of which something is to be taken, not later than the first of it; taking a chunk costs as much as looking at it.
+has each chunk with entries to take, at a time not later than its first one; taking a chunk costs as much as reading it.
 """
 
 from __future__ import annotations

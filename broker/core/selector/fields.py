@@ -1,16 +1,16 @@
-"""What a selector reads of a message: the fields that it names, and no others.
+"""The fields of a message that a selector names. No others are read.
 
 Names of fields are those of JMS (`JMSPriority`) and those of Qpid's brokers (`amqp.priority`); see `_NAMES`. Any other name is an
-application property, of the type that it has in the message: numbers, texts (strings, symbols, chars) and booleans are values,
-null and what is missing is NULL, and what AMQP has besides (binary, uuid, decimals, lists, maps, arrays, described values) is an
+application property, with its type in the message: numbers, texts (strings, symbols, chars) and booleans are values; null and
+missing properties are NULL; all other types of AMQP (binary, uuid, decimals, lists, maps, arrays, described values) are an
 `Other`: not NULL, and equal to nothing.
 
-Life of a reading: a `Plan` is made of the names of a selector, once; `read` steps from section to section up to the last one
-that is needed, by their sizes, and decodes the values that are asked for.
+Life of a reading: a `Plan` is made once from the names of a selector. `read` steps over sections by their sizes, up to the last
+one that is needed, and decodes the requested values.
 
-Invariants: what is read is bounded by `limits.MAX_SELECTOR_SECTION_BYTES` a section; bytes that cannot be read give one of
-FAULTS, and no other error; what is behind the end of the message is in no value that is returned; a fault in what is not asked
-for is no fault, but in the structure of a section that is.
+Invariants: at most `limits.MAX_SELECTOR_SECTION_BYTES` of a section are read; bytes that cannot be read give one of FAULTS, and
+no other error; no returned value contains bytes after the end of the message; a fault in a value that is not requested has no
+effect, unless it is in the structure of a section that is read.
 
 Source: AMQP 1.0 parts 3.2.1 (header), 3.2.4 (properties), 3.2.5 (application properties); JMS 2.0 section 3.8.1.1.
 """

@@ -1,12 +1,12 @@
-"""From the text of a selector to its tree, or to a BadSelector that says where it is wrong, and what was expected there.
-`Builder` and `tree_of` serve the SQL of broker.core.selector.sql, too.
+"""Parses the text of a selector to its tree, or to a BadSelector with the position of the error and what was expected there.
+`Builder` and `tree_of` are also used for the SQL of broker.core.selector.sql.
 
-The language is that of JMS 2.0, section 3.8.1: `AND`, `OR`, `NOT`; `=`, `<>`, `<`, `<=`, `>`, `>=`; `+`, `-`, `*`, `/`;
-`[NOT] BETWEEN ... AND`, `[NOT] IN (...)`, `[NOT] LIKE ... [ESCAPE ...]`, `IS [NOT] NULL`. Beyond it: `!=` is `<>`; a name may
-have dots, and any name may stand in double quotes; the values of IN may be numbers.
+The language is that of JMS 2.0, section 3.8.1: `AND`, `OR`, `NOT`; `=`, `<>`, `<`, `<=`, `>`, `>=`; `+`, `-`, `*`, `/`; `[NOT]
+BETWEEN ... AND`, `[NOT] IN (...)`, `[NOT] LIKE ... [ESCAPE ...]`, `IS [NOT] NULL`. In addition, `!=` is `<>`; a name may have
+dots, and any name may be in double quotes; the values of IN may be numbers.
 
 Invariants: a text is at most `limits.MAX_SELECTOR_CHARS` long and its tree at most `limits.MAX_SELECTOR_DEPTH` deep, where a
-chain of AND or of OR counts as one level; the parser is made once, at its first use; nothing here recurses.
+chain of AND or of OR counts as one level; the parser is made once, at its first use; nothing here is recursive.
 """
 
 from __future__ import annotations

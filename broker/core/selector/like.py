@@ -1,9 +1,10 @@
-"""The patterns of LIKE: `_` stands for one character, `%` for any number of them, none included.
+"""The patterns of LIKE: `_` matches one character, `%` any number of characters, also none.
 
-A pattern is cut at each `%` into pieces of fixed length. The first piece must stand at the beginning of a text, the last one at
-its end, and each of the others is looked for behind the one before it, as far to the left as it goes: if the whole can be found
-at all, it is found so. No character is looked at again for another `%`, so the time is linear in the text: a piece without `_`
-is found by `str.find`, another one by a bit for each of its characters, all moved on with each character of the text.
+A pattern is split at each `%` into pieces of fixed length. The first piece must be at the beginning of a text, the last one at
+its end. Each of the others is searched after the one before it, as far to the left as possible: if the pattern matches at all, it
+matches in this way. No character is examined again for another `%`, so the time is linear in the length of the text. A piece
+without `_` is found by `str.find`; for another one, each of its characters has a bit, and all bits are moved on with each
+character of the text.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""From a selector's tree to Python code that says whether a message matches.
+"""Compiles a selector's tree to Python code that decides whether a message matches.
 
-A condition is true, false or unknown (JMS 2.0 section 3.8.1.2), and a message matches when the whole is true. Two expressions of
-Python are made for that, of which each part of the tree needs one alone: `_true` is true exactly when the condition is true,
-`_false` exactly when it is false. NOT exchanges them; AND is true when all are true, and false when one is false. So "unknown" is
-where neither holds, and it costs nothing.
+A condition is true, false or unknown (JMS 2.0 section 3.8.1.2), and a message matches when the whole is true. For this there are
+two Python expressions, of which each part of the tree needs only one: `_true` is true exactly when the condition is true,
+`_false` exactly when it is false. NOT exchanges them; AND is true when all parts are true, and false when one is false. A
+condition is "unknown" when neither is true, which costs nothing.
 
-What JMS says of comparisons: with NULL they are unknown, and values of unlike types are neither equal nor unequal nor ordered:
-that is false. Arithmetic with what is no number, and division by zero, give NULL. Exact numbers are exact, however large, and
-compare with approximate ones by their mathematical values; a quotient of exact numbers loses its fraction.
+Comparisons are those of JMS: with NULL they are unknown; values of different types are neither equal nor unequal nor ordered, so
+every comparison of them is false. Arithmetic with a value that is no number, and division by zero, give NULL. Exact numbers are
+exact, however large, and compare with approximate ones by their mathematical values; a quotient of exact numbers loses its
+fraction.
 
 Invariants: texts of the selector are constants of the code and never part of its source; the code's size is linear in that of the
 selector.

@@ -1,8 +1,8 @@
-"""Filters that compare properties with values, as RabbitMQ 4 has them for clients: a map of names to what each is to be.
+"""Filters that compare properties with values, as in RabbitMQ 4: a map of names to the required values.
 
-A message passes when each property that is named has its value. A number equals a number of another type with the same value. A
-string may begin with a modifier: `&p:` before what the property begins with, `&s:` before what it ends with, `&&` before a string
-that begins with & itself. Null asks nothing of a field, and of an application property that it is there.
+A message passes if each named property has its value. A number equals a number of another type with the same value. A string may
+begin with a modifier: `&p:` for a required beginning of the property, `&s:` for a required end, and `&&` for a string that itself
+begins with &. Null requires nothing of a field; of an application property it requires that it exists.
 
 Source: AMQP Filter Expressions Version 1.0, section 4 (properties-filter, application-properties-filter).
 """

@@ -1,6 +1,5 @@
-"""What says which messages a link is to get, ready to be asked. Those that were made last are kept: many links of a client have
-the same one.
-"""
+"""The condition for the messages of a link, compiled and ready. The latest ones are cached, because many links of a client have
+the same condition."""
 
 from __future__ import annotations
 

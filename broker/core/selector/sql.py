@@ -1,13 +1,13 @@
-"""From the text of a SQL filter to its tree, or to a BadSelector that says where it is wrong, and what was expected there.
+"""Parses the text of a SQL filter to its tree, or to a BadSelector with the position of the error and what was expected there.
 
-The language is what RabbitMQ 4.2 takes of AMQP Filter Expressions Version 1.0, section 6: conditions, comparisons and arithmetic
-as in JMS's selectors, with these differences. Words such as `AND` are written in capitals. Texts stand in single or in double
-quotes, and have an order. `%` is the remainder, and `/` keeps the fraction. A name says its section: `header.priority` or
-`h.priority`, `properties.subject` or `p.subject`, `application_properties.x` or `a.x`, which is what `x` alone is; a name of any
-characters stands in brackets: `[order-status]`.
+The language is the part of AMQP Filter Expressions Version 1.0, section 6, that RabbitMQ 4.2 supports: conditions, comparisons
+and arithmetic as in JMS's selectors, with these differences. Words such as `AND` are in capitals. Texts are in single or double
+quotes, and have an order. `%` is the remainder, and `/` keeps the fraction. A name contains its section: `header.priority` or
+`h.priority`, `properties.subject` or `p.subject`, `application_properties.x` or `a.x`; `x` alone means `a.x`. A name with any
+other characters is in brackets: `[order-status]`.
 
-What is refused, as a text that says so: sections that filters do not read, constants of bytes, and functions. `UTC()` is one of
-them: a filter looks at a message once, and its answer would change with time.
+These are refused with a text: sections that filters do not read, constants of bytes, and functions. `UTC()` is one of these,
+because a filter examines a message once, and the result would change with time.
 
 Invariants: those of broker.core.selector.grammar.
 """

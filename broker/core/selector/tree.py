@@ -1,7 +1,7 @@
-"""What a selector says, as a tree. A value is a number, a text, a truth value or NULL; a condition is true, false or unknown.
+"""A selector as a tree. A value is a number, a text, a truth value or NULL; a condition is true, false or unknown.
 
-Invariant: a condition is never an operand of a comparison or of arithmetic, so that a tree says what is true and what is false of
-it without a third outcome on the way.
+Invariant: a condition is never an operand of a comparison or of arithmetic. So a tree defines when it is true and when it is
+false, without a third result on the way.
 """
 
 from __future__ import annotations
