@@ -17,7 +17,7 @@ from urllib.parse import unquote
 QUEUES: Final = "/queues/"
 EXCHANGES: Final = "/exchanges/"
 _URL = re.compile("amqps?://(?P<authority>[^/@]+)/(?P<name>(?!.*://).+)", re.DOTALL)
-"""A name with a URL in it is none: what is behind one is not looked at again."""
+"""A URL within a URL is not resolved again."""
 _PORT = re.compile(":[0-9]+$")
 _CUT_SHORT = re.compile("%(?![0-9A-Fa-f]{2})")
 
@@ -51,7 +51,7 @@ def _host_of(authority: str) -> str:
 
 
 def segments(path: str) -> list[str]:
-    """What stands behind each `/` of a path that begins with one, decoded; none when it is not whole."""
+    """The decoded segments of a path that begins with `/`; none if the path has a fault."""
     if not path.startswith("/") or _CUT_SHORT.search(path):
         return []
     try:

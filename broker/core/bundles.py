@@ -26,15 +26,15 @@ SIGNS = b"$cbs", b"://"
 """One of these is in an attach of every client that sends bundles: it puts a token, or has a URL for an address. Other clients'
 transfers are not looked at, which would cost each of their messages a quarter of a microsecond."""
 _MARK = b"\x00\x53\x00\x40"
-"""A section with a descriptor that none has, and nothing in it. It takes what the format leaves free when that becomes 0."""
+"""An empty section with a descriptor that no message has. It takes the bytes that become free when the format is set to 0."""
 _NO_FORMAT = b"\x43"
 _FIELD = 3
-"""Where the message format stands among the fields of a transfer (part 2.7.5); before it handle, delivery-id and delivery-tag."""
+"""The position of the message format in the fields of a transfer (part 2.7.5), after handle, delivery-id and delivery-tag."""
 
 
 class Found(NamedTuple):
-    """The transfer of a bundle: its link's handle, its delivery's number (None in a frame that goes on with one), where its list
-    of fields begins, where the format stands in it, and where the list ends."""
+    """The transfer of a bundle: its link's handle, its delivery's number (None in a frame that continues one), the beginning of
+    its list of fields, the place of the format in it, and the end of the list."""
 
     handle: int
     number: int | None
@@ -44,8 +44,8 @@ class Found(NamedTuple):
 
 
 def found_in(data: bytes, fields: int, stop: int) -> Found | None:
-    """What a transfer says whose list of fields begins there, in a frame that goes up to `stop`; None if it is of no bundle.
-    Refusal, when there is no list."""
+    """Read a transfer, whose list of fields begins at this place, in a frame that ends at `stop`; None if it is not of a bundle.
+    Refusal if there is no list."""
     count, position, end = fields_of(data, fields, stop)
     if count <= _FIELD:
         return None
@@ -63,7 +63,7 @@ def found_in(data: bytes, fields: int, stop: int) -> Found | None:
 
 
 def marked(data: bytes, found: Found) -> tuple[int, bytes]:
-    """What is to stand in the place of the fields of this transfer, which begins a bundle, and from where on."""
+    """The new bytes for the fields of this transfer, which begins a bundle, and their place."""
     fields, at, end = found.fields, found.at, found.end
     width = 1 if data[fields] == 0xC0 else 4
     start = fields + 1 + width

@@ -65,7 +65,7 @@ _LIST, _LIST8, _LIST32 = 11, 13, 16
 of four."""
 _BUNDLE = bundles.FORMAT
 _SMALL = 0x0053
-"""How a performative begins whose code takes one byte."""
+"""The first bytes of a performative whose code has one byte."""
 _ANY_SIZE = 0xFFFFFFFF
 _COSTLY = frozenset((BEGIN, ATTACH, DETACH, END))
 _MAY_COME_EARLY = frozenset((BEGIN, ATTACH, FLOW, DETACH, END, CLOSE))
@@ -349,7 +349,7 @@ class Door:
         return data
 
     def _stop(self, data: bytes, position: int) -> bytes:
-        """Keep what lies behind `position` until `take` is called again: the allowance is used up."""
+        """Keep the bytes after `position` until `take` is called again: the allowance is used up."""
         self._held, self._through, self.enough = data[position:], 0, True
         return data[:position]
 
@@ -379,7 +379,7 @@ class Door:
         return stop
 
     def _mark(self, data: bytes, position: int, fields: int, stop: int) -> None:
-        """Mark the transfer at `position`, whose list of fields is whole, if a bundle begins with it."""
+        """Mark the transfer at `position`, whose list of fields is complete, if it begins a bundle."""
         found = bundles.found_in(data, fields, stop)
         channel = int.from_bytes(data[position + 6 : position + 8], "big")
         if found is None or found.number is None or found.handle not in self._attached.get(channel, ()):

@@ -60,6 +60,6 @@ def policy_of(properties: Iterable[Filter]) -> LifetimePolicy:
 
 
 def matches(patterns: Sequence[str], name: str) -> bool:
-    """Whether a name matches one of these patterns: with `*`, `?` or `[...]` in it, as names of files do; another is what names
-    begin with."""
+    """Whether a name matches one of these patterns. A pattern with `*`, `?` or `[...]` matches like file names; another one is a
+    prefix."""
     return any(fnmatchcase(name, each) if not WILD.isdisjoint(each) else name.startswith(each) for each in patterns)

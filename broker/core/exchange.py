@@ -114,9 +114,8 @@ class Exchange(Generic[K]):
         return list(self._bindings.values())
 
     def route(self, subject: str | None, application_properties: Callable[[], Mapping[str, Any]]) -> tuple[K, ...]:
-        """The queues for a message: each once, in the order of their bindings; () when nobody wants it.
-
-        A missing subject counts as an empty one. `application_properties` is called only by a headers exchange.
+        """The queues for a message: each once, in the order of their bindings; () if no binding matches. A missing subject counts
+        as an empty one. `application_properties` is called only by a headers exchange.
         """
         if self.kind == HEADERS:
             if not self._bindings:
@@ -186,7 +185,7 @@ class Exchange(Generic[K]):
 
 
 def fault_of(kind: str, key: str, arguments: Mapping[str, Any]) -> str:
-    """What is wrong with a binding that somebody asks for, in words for that somebody; "" when nothing is."""
+    """The fault of a requested binding, as a text for the user; "" if it has none."""
     if len(key.encode(errors="replace")) > limits.MAX_NAME_BYTES:
         return f'the binding key "{key[:40]}..." has more than {limits.MAX_NAME_BYTES} bytes'
     if len(arguments) > limits.MAX_BINDING_ARGUMENTS:
@@ -197,10 +196,8 @@ def fault_of(kind: str, key: str, arguments: Mapping[str, Any]) -> str:
 
 
 def matches(arguments: Mapping[str, Any], properties: Mapping[str, Any]) -> bool:
-    """Whether properties fulfil the arguments of a headers binding.
-
-    `x-match` says whether "all" (also when it is missing) or "any" of them must; an argument without a value (None) asks only
-    that the property is there; names that begin with "x-" ask for nothing.
+    """Whether properties match the arguments of a headers binding. `x-match` is "all" (the default) or "any". An argument without
+    a value (None) only requires that the property exists. Names that begin with "x-" are ignored.
     """
     asked = [(name, value) for name, value in arguments.items() if not name.startswith("x-")]
     fulfilled = (name in properties and (value is None or _same(value, properties[name])) for name, value in asked)

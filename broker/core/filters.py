@@ -32,7 +32,7 @@ _BY_NUMBER: Final = {
 
 
 class Filter(NamedTuple):
-    """A filter: what it is, and what it is to let through."""
+    """A filter: its kind, and its value."""
 
     name: str
     value: Any

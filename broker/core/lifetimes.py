@@ -23,7 +23,7 @@ DELAY, TIME = "x-opt-delivery-delay", "x-opt-delivery-time"
 
 
 class Said(NamedTuple):
-    """What a message says, in ms; 0 where it says nothing."""
+    """The times in a message, in ms; 0 for none."""
 
     ttl_ms: int = 0
     expires_ms: int = 0
@@ -35,7 +35,7 @@ NOTHING = Said()
 
 
 def said(data: Encoded) -> Said:
-    """What this message says. One that cannot be read says nothing."""
+    """The times in this message; none if it cannot be read."""
     try:
         annotations = message.message_annotations(data)
         expires = message.absolute_expiry_time(data)

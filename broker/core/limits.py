@@ -424,10 +424,10 @@ BULK_LOOKS = 256
 """Messages of one queue that a request to purge, move or reroute examines in one step."""
 
 BULK_READS = 64
-"""The same, where it must know what the messages say."""
+"""The same, if it must read the messages' bodies."""
 
 BULK_S = 1.0
-"""After so long such a request is answered, with where the next one goes on."""
+"""After this time such a request is answered, with the place where the next one continues."""
 
 SELECTOR_LOOKS = 128
 """Messages of one queue that consumers with selectors look at in one go."""

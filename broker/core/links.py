@@ -34,10 +34,9 @@ TRANSACTION_SHIFT = 16
 
 
 NUMBERED = "qpid.numbered"
-"""The capability of a target to which deliveries come whose tags are numbers that the broker remembers
-(broker.sessions.numbered)."""
+"""The capability of a target whose deliveries have numbers as tags, which the broker remembers (broker.sessions.numbered)."""
 HELD = "qpid.held"
-"""The property of such a link that says which these are."""
+"""The property of such a link with the remembered numbers."""
 
 Run: TypeAlias = tuple[int, int, int, bool]
 """Deliveries with the same outcome: the first id, how many, the outcome, and whether the peer has settled them, so that it waits
@@ -75,7 +74,8 @@ class Outgoing:
         self._counts: list[int] = []
 
     def room(self) -> int:
-        """How many messages may go out in this turn: by the credit, by what is unsettled, and by the others' turns."""
+        """How many messages may be sent in this turn: limited by the credit, the unsettled deliveries, and the turns of
+        others."""
         room, free = self.credit, limits.MAX_UNSETTLED_PER_LINK - self.n_unsettled
         room = min(room, free)
         if room > limits.MAX_TURN_MESSAGES:
@@ -114,8 +114,8 @@ class Outgoing:
         return outcomes
 
     def take(self, first: int, count: int) -> list[range]:
-        """The sequences of the deliveries `first` .. `first + count - 1`, which are unsettled no more; those that are not are
-        passed over."""
+        """Take the deliveries `first` to `first + count - 1` out of the unsettled ones. Returns their sequences; settled ones are
+        skipped."""
         ids, sequences, counts = self._ids, self._sequences, self._counts
         if ids and ids[0] == first and counts[0] > count:  # clients settle in order, mostly
             sequence = sequences[0]

@@ -33,7 +33,7 @@ from broker.core.policies import KINDS, order_of
 
 Item = dict[str, Any]
 Place = tuple[Any, ...]
-"""Where an item stands among those of its type: names, or numbers; no two have the same."""
+"""The unique position of an item within its type: names, or numbers."""
 Stream = Iterator[tuple[Place, Item] | None]
 T = TypeVar("T")
 LOOKED_AT = 500
@@ -41,8 +41,8 @@ LOOKED_AT = 500
 
 
 class Page:
-    """One answer's items: `count` at most, and no more once they have `max_bytes`. `next` is None if nothing follows them, else
-    the place behind which the next page begins."""
+    """The items of one answer: at most `count`, and no more after `max_bytes`. `next` is None if no items follow, else the
+    position after which the next page begins."""
 
     def __init__(self, count: int, max_bytes: int) -> None:
         self.next: Place | None = None
@@ -65,7 +65,7 @@ class Page:
 
     @property
     def items(self) -> values.Ready:
-        """What was taken, as a list."""
+        """The taken items, as a list."""
         return values.Ready(values.items(self._items))
 
     @property
@@ -75,7 +75,7 @@ class Page:
 
 
 def one_by_one(items: Iterable[Item], after: Place) -> Stream:
-    """Items that are there, in their order; their places are numbers from 0 on."""
+    """Existing items in order; their positions are numbers from 0 on."""
     for number, item in enumerate(items):
         if (number,) > after:
             yield (number,), item

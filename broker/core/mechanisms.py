@@ -56,7 +56,7 @@ def qualified(name: str, realm: str) -> str:
 
 
 def _plain(response: bytes) -> tuple[str, str]:
-    """Name and password of a response. BadPassword; whom to act for can be nobody else."""
+    """Name and password of a response. BadPassword; a request to act for another user is denied."""
     try:
         act_for, name, password = response.decode().split("\0")
     except ValueError:

@@ -95,12 +95,12 @@ _MAX_UINT = 0xFFFFFFFF
 
 
 BadMessage = BadValue
-"""These bytes are not an AMQP 1.0 message. The text says what is wrong, and where."""
+"""These bytes are not an AMQP 1.0 message. The text names the fault and its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The header section (3.2.1), with the standard's defaults where it says nothing. `ttl_ms` None: lives for ever."""
+    """The header section (3.2.1), with the standard's defaults for missing fields. `ttl_ms` None: no expiry."""
 
     durable: bool = False
     priority: int = 4
@@ -145,7 +145,7 @@ def to(data: Encoded) -> str | None:
 
 
 def subject(data: Encoded) -> str | None:
-    """The subject of the properties: what an exchange routes by."""
+    """The subject in the properties: the routing key for an exchange."""
     return _text_property(data, _SUBJECT, "subject")
 
 
@@ -296,8 +296,8 @@ def _kind_of(data: bytes) -> int:
 
 
 def _may_say_a_time(data: bytes, code: int, width: int, position: int, size: int) -> bool:
-    """Whether this section has a field or annotation that says when the message expires, or is to be given out, or may have: its
-    size stands at `position`, in `width` bytes. IndexError when it is cut short."""
+    """Whether this section has, or may have, a field or annotation about expiry or delay. Its size is at `position`, in `width`
+    bytes. IndexError when it is cut off."""
     if code == MESSAGE_ANNOTATIONS:
         return data.find(_DELIVERY, position, position + width + size) >= 0
     if code == DELIVERY_ANNOTATIONS:
@@ -325,7 +325,7 @@ _STEPS = [
     1 + WIDTHS[kind >> 4] if kind and kind >> 4 in WIDTHS else 0x100 if SIZE_WIDTHS.get(kind >> 4) == 1 else 0
     for kind in range(256)
 ]
-"""Constructor of a value -> its bytes; 0x100 where the one byte behind it says them, 0 for a value to be looked at closely."""
+"""Constructor of a value -> its bytes; 0x100 if the next byte has the size, 0 for a value that needs a closer check."""
 
 
 def _width(kind: int) -> int:
@@ -365,10 +365,9 @@ KEPT = -1
 def delivery_header(
     data: Encoded, delivery_count: int | None = None, first_acquirer: bool | None = None, ttl_ms: int = KEPT
 ) -> tuple[bytes, int]:
-    """A header section that says this of the delivery, and the position in `data` from which the rest follows it unchanged.
-
-    Durability and priority keep the very bytes that the producer sent, and so does what is None or `KEPT`; a `ttl_ms` of 0 takes
-    the time to live out. When `data` says the same already, its own header: (b"", 0) stands for "as it is".
+    """A header section with these values, and the position in `data` from which the rest follows unchanged. Durability and
+    priority keep the bytes that the producer sent, and so do values of None or `KEPT`; a `ttl_ms` of 0 removes the time to live.
+    If `data` has these values already, the result is (b"", 0), which means "unchanged".
     """
     was = header(data)
     count = was.delivery_count if delivery_count is None else delivery_count
@@ -403,8 +402,8 @@ def with_delivery_state(
 
 
 def as_delivered(data: bytes, failed: int, left_ms: int) -> bytes:
-    """The message as it goes out: with so many more failed deliveries in its header, and with `left_ms` of its time to live, if
-    it has one (0: as it was sent). What is no AMQP message goes out as it came in."""
+    """The message as it is delivered: with more failed deliveries in its header, and with `left_ms` as its time to live, if it
+    has one (0: as it was sent). Bytes that are no AMQP message are not changed."""
     try:
         was = header(data)
         ttl_ms = left_ms if left_ms and was.ttl_ms else KEPT

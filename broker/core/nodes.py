@@ -66,7 +66,7 @@ RETRY_MIN, RETRY_MAX = "x-delayed-retry-min", "x-delayed-retry-max"
 
 
 class Refused(Exception):
-    """A wish that cannot be: `status` is the management status (HTTP's numbers), the text says what and why."""
+    """A refused request: `status` is the management status (HTTP's numbers), the text says what is refused and why."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -75,13 +75,13 @@ class Refused(Exception):
 
 
 class Unplaced(Exception):
-    """A queue has no place for a message on this broker now: that comes again with time."""
+    """A queue has no place for messages on this broker now. This is temporary."""
 
 
 @dataclass(slots=True, eq=False)
 class QueueNode:
-    """A queue at run time. `proposed_seqs` are, by lane, the sequences that the next messages proposed for it get, `proposed` and
-    `proposed_bytes` what came so far, proposed ones included, as `messages` counts it (primary only).
+    """A queue at run time. `proposed_seqs` are, by lane, the sequences of the next proposed messages. `proposed` and
+    `proposed_bytes` count all messages so far, including proposed ones, as `messages` counts them (primary only).
     """
 
     definition: QueueAdd
@@ -94,34 +94,34 @@ class QueueNode:
     max_count: int = 0
     max_bytes: int = 0
     auto_delete_s: int = 0
-    """So long after its last link has gone the queue is deleted; 0: never for that."""
+    """Seconds after the end of its last link when the queue is deleted; 0: never for this reason."""
     asked: dict[str, Any] = field(default_factory=dict)
-    """Those of its arguments that are in force."""
+    """Its arguments that are in force."""
     flow: Flow = field(default_factory=Flow)
     displacing: Displacing | None = None
-    """What leaves when a message comes, if anything ever does (primary only)."""
+    """Decides which messages leave when one arrives, for kinds of queues that need this (primary only)."""
     gate: Gate | None = None
     """Which messages an exchange puts on it, of those that its bindings match; None: all (primary only)."""
     terms: Terms | None = None
-    """Of the subscription that it stands for; None: it is a queue like any other."""
+    """The terms of its subscription; None: it is an ordinary queue."""
     under_way: UnderWay = field(default_factory=UnderWay)
-    """The ids of what is proposed and not committed, if the queue detects duplicates (primary only)."""
+    """The ids of proposed messages that are not committed, if the queue detects duplicates (primary only)."""
     delivery_limit: int = 0
-    """A message whose delivery has failed so often leaves the queue; 0: none does."""
+    """A message leaves the queue after this number of failed deliveries; 0: no limit."""
     ttl_ms: int = 0
-    """No message stays longer from when it may be given out; 0: for any time."""
+    """The longest time of a message on the queue after it may be delivered; 0: no limit."""
     thresholds: Thresholds | None = None
-    """At which somebody wants to hear of it; None: at none."""
+    """Its alert thresholds; None: it has none."""
     raised: set[str] = field(default_factory=set)
     """The alerts that are raised (primary only)."""
     retry_ms: tuple[int, int] = (0, 0)
-    """So long a message whose delivery has failed waits, times its failures, and how long at the most; (0, 0): not at all."""
+    """The delay after a failed delivery, multiplied by the number of failures, and the longest delay; (0, 0): none."""
     rejected: int = 0
     over_limit: int = 0
     expired: int = 0
     """How many messages have left the queue for each reason, since this broker knows the queue (primary only)."""
     dropped: int = 0
-    """How many of these no queue has taken."""
+    """The number of these that no queue has accepted."""
     overdue: int = 0
     """How often consumers have kept a message for too long, so that it came back (primary only)."""
 
@@ -159,7 +159,7 @@ class QueueNode:
         return one is not None and (self.under_way.has(one, messages.enqueued) or messages.window.has(one, now_ms))
 
     def go_on(self) -> None:
-        """What is proposed next goes behind the messages that are there."""
+        """Later proposals get sequences after the existing messages."""
         messages = self.messages
         if messages is not None:
             self.displacing = displacing_of(self.asked, messages, self.max_count, self.max_bytes)
@@ -179,7 +179,7 @@ class ExchangeNode:
     routed: int = 0
     dropped: int = 0
     passage: Passage | None = None
-    """What goes through it is numbered, or the last of it kept (primary only); None: neither."""
+    """Numbers its messages, or keeps the last one (primary only); None: neither."""
 
     @property
     def name(self) -> str:
@@ -193,7 +193,7 @@ class ExchangeNode:
 
     @property
     def built_in(self) -> bool:
-        """Whether it is there on every broker from the start, and cannot be deleted."""
+        """Whether it exists on every broker from the start, and cannot be deleted."""
         return self.uuid == self.name
 
     @property
@@ -203,13 +203,13 @@ class ExchangeNode:
 
     @property
     def keeps(self) -> bool:
-        """Whether a queue that is bound to it gets the last message that has gone through it."""
+        """Whether a newly bound queue gets the last message that has passed through it."""
         return self.passage is not None and self.passage.keeps
 
 
 class Routed(NamedTuple):
-    """Where a message goes: the queues that it is put on, and the exchanges on its way that number or keep what goes through
-    them, in order, with the key that it has there."""
+    """The route of a message: its queues, and the exchanges on its way that number or keep messages, in order, each with the key
+    that the message has there."""
 
     queues: list[QueueNode]
     key: str = ""
@@ -217,7 +217,7 @@ class Routed(NamedTuple):
 
 
 class Nodes:
-    """The registry. `clustered` says whether there is a cluster log; without one everything is local."""
+    """The registry. `clustered`: whether there is a cluster log; without one everything is local."""
 
     def __init__(
         self, *, clustered: bool, default_level: str = "none", default_queue_bytes: int = limits.MAX_QUEUE_BYTES
@@ -409,7 +409,7 @@ class Nodes:
             self._forsake(self._states[LOCAL].definitions.bindings_of_exchange(node.uuid))
 
     def _forsake(self, bindings: Iterable[Bind]) -> None:
-        """An end of these local bindings is gone, or not heard of yet."""
+        """Local bindings whose queue or exchange was deleted, or is not known yet."""
         for each in bindings:
             self._is_orphan(each.identity, Unbind(exchange=each.exchange, queue=each.queue, key=each.key))
 
@@ -433,12 +433,12 @@ class Nodes:
                 self._bind(other, still)
 
     def _bind_all(self, log: str, bindings: Iterable[Bind]) -> None:
-        """Make the bindings that this log had before the other log had what they bind."""
+        """Make the bindings of this log whose queue or exchange the other log did not have before."""
         for binding in bindings:
             self._bind(log, binding)
 
     def orphans(self) -> list[Command]:
-        """Commands for the local log that clear away what it holds about objects which the cluster's log has deleted."""
+        """Commands that remove data from the local log about objects which the cluster's log has deleted."""
         return list(self._orphans.values())
 
     def unplaced(self) -> list[Command]:
@@ -486,7 +486,7 @@ class Nodes:
         return self._queues_by_uuid.get(uuid)
 
     def exchange_by_uuid(self, uuid: str) -> ExchangeNode:
-        """The exchange of that identity, which is there."""
+        """The existing exchange of this identity."""
         return self._exchanges_by_uuid[uuid]
 
     def find_exchange(self, uuid: str) -> ExchangeNode | None:
@@ -494,7 +494,7 @@ class Nodes:
         return self._exchanges_by_uuid.get(uuid)
 
     def go_on(self, log: str) -> None:
-        """A term of this log begins: what comes next goes behind what is there."""
+        """A term of this log begins: later messages get sequences after the existing ones."""
         self._gates.clear()
         for node in self._queues_by_uuid.values():
             if node.messages_log == log and node.messages is not None:
@@ -504,12 +504,13 @@ class Nodes:
                 exchange.passage.go_on(self._states[log].definitions.passed.get(exchange.uuid))
 
     def expect(self, queue: str, gate: Gate | None) -> None:
-        """A queue of that identity is proposed, and an exchange is to put on it what this lets through, from the first on."""
+        """A queue of this identity is proposed with a gate: from its first message on, exchanges put only messages on it that the
+        gate accepts."""
         if gate is not None:
             self._gates[queue] = gate
 
     def owed(self) -> list[Bind]:
-        """The bindings whose queues have not got the last message of their exchange yet."""
+        """The bindings that owe their queues the last message of their exchange."""
         return [each for state in self._states.values() for each in state.definitions.bindings.values() if each.owes]
 
     def bindings_of(self, queue: str) -> list[Bind]:
@@ -574,7 +575,7 @@ def _give_name(named: dict[str, Node], hidden: dict[str, Node], node: Node) -> N
 
 
 def _take_name(named: dict[str, Node], hidden: dict[str, Node], node: Node) -> None:
-    """A node is gone: the one that it hid has the name again."""
+    """A node was removed: a node that it has hidden has the name again."""
     other = hidden.pop(node.name, None)
     if named.get(node.name) is node:
         del named[node.name]

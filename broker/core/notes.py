@@ -41,7 +41,7 @@ def _pairs(encoded: bytes) -> dict[str, bytes]:
 
 
 def merged(old: bytes, new: bytes) -> bytes:
-    """The note that is there when `new` comes behind `old`; what is malformed, or would make it too long, notes nothing."""
+    """The note `old`, merged with `new`. A `new` that is malformed, or would make the note too long, is ignored."""
     try:
         pairs = (_pairs(old) if old else {}) | _pairs(new)
     except BadValue:
@@ -53,8 +53,8 @@ def merged(old: bytes, new: bytes) -> bytes:
 
 
 def waits_until(encoded: bytes, now_ms: int) -> int:
-    """Until when a message is to wait, by what a consumer notes on it: `x-opt-delivery-time`, or `x-opt-delivery-delay` from now
-    on, as producers say them (broker.core.lifetimes). In ms since 1970; 0: it is not to wait."""
+    """Until when a message must wait by a consumer's note: `x-opt-delivery-time`, or `x-opt-delivery-delay` from now on, as in
+    producers' messages (broker.core.lifetimes). In ms since 1970; 0: it does not wait."""
     try:
         found = Reader(encoded).value(0, len(encoded), 0)[0]
     except BadValue:
@@ -68,7 +68,7 @@ def waits_until(encoded: bytes, now_ms: int) -> int:
 
 
 def noted(data: bytes, note: bytes) -> bytes:
-    """The message with this note on it. What is no AMQP message stays as it is."""
+    """The message with the annotations of this note. Bytes that are no AMQP message are not changed."""
     pairs = _pairs(note)
     try:
         return message.with_annotations(data, pairs.keys(), b"".join(pairs.values()))

@@ -15,9 +15,9 @@ from broker.core import limits
 
 SLOW_S = 0.1
 QUICK_S = SLOW_S / 2
-"""Twice the bytes take twice the time at most, so that what is doubled is not slow."""
+"""Twice the bytes take at most twice the time, so a doubled limit is not slow."""
 LEAST_BYTES = 64 * limits.KIB
-"""Below this a batch costs what a sync costs, whatever is in it."""
+"""A smaller batch costs the time of a sync, whatever its content is."""
 
 
 class Pace:
@@ -27,7 +27,7 @@ class Pace:
 
     def __init__(self) -> None:
         self.batch_bytes = limits.BATCH_TARGET_BYTES
-        """With so much payload a batch is sealed, and what comes then goes into the next one."""
+        """With this many bytes of payload a batch is sealed, and later messages go into the next one."""
 
     def took(self, nbytes: int, seconds: float) -> None:
         """A batch of so many bytes was committed so long after it was proposed."""

@@ -25,7 +25,7 @@ _RANGE = struct.Struct("<QI")
 
 
 class BadManifest(ValueError):
-    """These bytes are no manifest. The text says why."""
+    """These bytes are no manifest. The text gives the reason."""
 
 
 class Manifest(NamedTuple):
@@ -36,7 +36,7 @@ class Manifest(NamedTuple):
 
     @property
     def key(self) -> int:
-        """What tells this message from others: the sequence of its first part."""
+        """The identity of this message: the sequence of its first part."""
         return self.ranges[0][0]
 
     @property
@@ -46,7 +46,7 @@ class Manifest(NamedTuple):
             yield from range(first, first + count)
 
     def to_bytes(self) -> bytes:
-        """As it stands in a LARGE record: total bytes (u64), number of ranges (u32), then first (u64) and count (u32) of each."""
+        """The form in a LARGE record: total bytes (u64), number of ranges (u32), then first (u64) and count (u32) of each."""
         return _HEAD.pack(self.nbytes, len(self.ranges)) + b"".join(_RANGE.pack(*each) for each in self.ranges)
 
     @classmethod
@@ -81,7 +81,7 @@ class Parts:
         return self.order.lanes[0].next_seq
 
     def missing(self, manifest: Manifest) -> int:
-        """How many parts of this message are not there."""
+        """The number of missing parts of this message."""
         is_live = self.order.lanes[0].is_live
         return sum(not is_live(sequence) for sequence in manifest.sequences)
 

@@ -36,7 +36,8 @@ _KEY = encode(Symbol(SEQUENCE))
 
 
 class Value(NamedTuple):
-    """The last message that has gone through an exchange, with its routing key, and when it expires and may be given out."""
+    """The last message that has passed through an exchange, with its routing key, its expiry, and the time when it may be
+    delivered."""
 
     key: str
     data: bytes
@@ -62,11 +63,11 @@ class Passage:
         self.numbers = numbers
         self.keeps = keeps
         self.sequence = 0
-        """How many messages have gone through, if it numbers them."""
+        """The number of messages that have passed, if the exchange numbers them."""
         self.value: Value | None = None
 
     def go_on(self, passed: ExchangePassed | None) -> None:
-        """A term begins: this is what the log says of it."""
+        """A term begins: take the state from the log."""
         self.sequence = 0 if passed is None else passed.sequence
         self.value = None
         if passed is not None and passed.value:
@@ -78,7 +79,8 @@ class Passage:
         return not self.keeps or nbytes <= limits.MAX_INITIAL_VALUE_BYTES
 
     def pass_on(self, key: str, data: bytes, now_ms: int) -> bytes:
-        """A message goes through, with this routing key: as it goes on. What is no AMQP message gets no number."""
+        """A message passes through, with this routing key. Returns it with its number. Bytes that are no AMQP message get no
+        number."""
         if self.numbers:
             self.sequence += 1
             with suppress(BadMessage):
@@ -90,7 +92,7 @@ class Passage:
         return data
 
     def command(self, exchange: str) -> ExchangePassed:
-        """What the log is to say of it."""
+        """The state for the log."""
         value = self.value
         if value is None:
             return ExchangePassed(exchange=exchange, sequence=self.sequence)
@@ -105,14 +107,14 @@ class Passage:
 
 
 def passage_of(arguments: Mapping[str, Any], needs: int) -> Passage | None:
-    """What an exchange with these arguments has; None, when it has none of it. `needs`: the machine version of its definition. An
-    older release took the arguments and did nothing with them."""
+    """The passage of an exchange with these arguments; None if it neither numbers nor keeps. `needs`: the machine version of its
+    definition. An older release accepted these arguments without effect."""
     numbers, keeps = bool(arguments.get(SEQUENCE)), bool(arguments.get(INITIAL_VALUE))
     return Passage(numbers=numbers, keeps=keeps) if needs >= PASSAGE_SINCE and (numbers or keeps) else None
 
 
 def fault_of(arguments: Mapping[str, Any]) -> str:
-    """What is wrong with these arguments, for people; "" when nothing is."""
+    """The fault of these arguments, as a text for people; "" if they have none."""
     for name in (SEQUENCE, INITIAL_VALUE):
         if arguments.get(name, 0) not in (0, 1):
             return f"{name} is 1 or true, or 0 or false, and not {arguments[name]!r}"

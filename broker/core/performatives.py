@@ -26,7 +26,7 @@ NOT_ALLOWED = "amqp:not-allowed"
 _UNSETTLED = 7
 """The field of an attach that names the deliveries which its sender has not settled (part 2.7.3)."""
 HARMLESS_BYTES = 256
-"""So short a performative holds few values, unless one of them is an array, whose elements may take no bytes."""
+"""A performative up to this size has few values, unless one of them is an array, whose elements may have no bytes."""
 
 
 class Refusal(Exception):
@@ -65,7 +65,7 @@ def fields_of(data: bytes, position: int, stop: int) -> tuple[int, int, int]:
 
 
 def weigh(code: int, data: bytes, position: int, stop: int) -> int:
-    """How many bytes whoever decodes this performative has to do with. Its fields are the list at `position`. Refusal."""
+    """Check a performative, whose fields are the list at `position`. Returns its bytes that will be decoded. Refusal."""
     nbytes = stop - position
     if nbytes <= HARMLESS_BYTES and data.find(b"\xe0", position, stop) < 0 and data.find(b"\xf0", position, stop) < 0:
         return nbytes
@@ -102,7 +102,7 @@ def uint(data: bytes, position: int, end: int) -> int | None:
 
 
 def handle_of(code: int, data: bytes, position: int, stop: int) -> int | None:
-    """The handle that an attach or a detach names; None when it cannot be told, and then nobody can take it for one."""
+    """The handle of an attach or a detach; None if it cannot be read, and then proton cannot read it either."""
     count, position, end = fields_of(data, position, stop)
     if code == ATTACH:
         if count < 2:

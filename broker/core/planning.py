@@ -68,9 +68,9 @@ KNOWN_ARGUMENTS = frozenset(
 
 
 ALTERABLE = frozenset({*_TIMED, *queue_arguments.ALTERABLE})
-"""Arguments that a queue may get, or lose, while it is there. Any others that have a meaning make it the kind of queue it is."""
+"""Arguments that an existing queue may get or lose. All other arguments with an effect decide its kind."""
 FOR_ANY = ALTERABLE | {queue_arguments.POLICY, *queue_arguments.CONSUMER_MS}
-"""Arguments that a queue may have whatever it is there for: those of a policy that queues of subscriptions get."""
+"""Arguments that any queue may have: queues of subscriptions get these arguments of a policy."""
 
 
 def arguments_of(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,8 +100,8 @@ def policy_for(nodes: Nodes, kind: str, name: str) -> PolicyAdd | None:
 
 
 def with_policy(nodes: Nodes, kind: str, name: str, asked: Mapping[str, Any], *, own: bool = False) -> dict[str, Any]:
-    """What a "queue" or an "exchange" is to be that is asked for with these attributes. `own`: it is made for somebody's links,
-    and not for its name."""
+    """The attributes of a new "queue" or "exchange", from the requested ones and the policy. `own`: it is created for a client's
+    links, not by its name."""
     attributes = dict(asked)
     if attributes.pop(policies.AS_IS, False):
         return attributes
@@ -110,7 +110,7 @@ def with_policy(nodes: Nodes, kind: str, name: str, asked: Mapping[str, Any], *,
 
 
 def bytes_of_own(nodes: Nodes, name: str) -> int:
-    """The limit of a queue of this name that is made for somebody's links."""
+    """The limit of a queue of this name that is created for a client's links."""
     arguments = arguments_of(with_policy(nodes, "queue", name, {}, own=True))
     return int(arguments.get(queue_arguments.MAX_BYTES, nodes.default_queue_bytes))
 
@@ -128,7 +128,7 @@ def plan_queue(
 
 
 def _with_blame(nodes: Nodes, kind: str, name: str, differs: bool, refusal: Refused) -> Refused:
-    """The same, with the policy that may have brought what is refused."""
+    """The same, with the name of the policy that may be the cause of the refusal."""
     policy = policy_for(nodes, kind, name) if differs else None
     if policy is None:
         return refusal
@@ -175,9 +175,9 @@ def _plan_queue(nodes: Nodes, name: str, uuid: str, attributes: dict[str, Any], 
 def plan_subscription(
     nodes: Nodes, terms: Terms, uuid: str, binding: Bind, *, keep_s: int, owner: str, instead_of: QueueNode | None = None
 ) -> tuple[str, list[Command]]:
-    """(log, commands of one batch) that make the queue of a subscription, with its binding to an exchange, in the place of
-    another with that name. `keep_s`: so long it stays when nobody uses it, 0: for ever. It is where the exchange is, if it is
-    to stay; Refused."""
+    """(log, commands of one batch) that create the queue of a subscription and its binding to an exchange, and replace a queue of
+    this name. `keep_s`: seconds for which it stays when it is unused, 0: for ever. A lasting queue is in the log of the exchange.
+    Refused."""
     exchange, name = nodes.exchange_by_uuid(binding.exchange), terms.queue
     log = _subscription_log(nodes, exchange, terms)
     if instead_of is None:
@@ -269,8 +269,8 @@ def _check_keeping(nodes: Nodes, name: str) -> None:
 
 
 def plan_alteration(nodes: Nodes, kind: str, name: str, attributes: dict[str, Any]) -> tuple[str, Command]:
-    """(log, command) that gives a queue ("queue") or an exchange other attributes: arguments by name, None for one that it is
-    to have no more, and `alternateExchange`, "" for none. What is not named stays. Refused."""
+    """(log, command) that changes attributes of a queue ("queue") or an exchange: arguments by name, None to remove one, and
+    `alternateExchange`, "" for none. Other attributes do not change. Refused."""
     node: QueueNode | ExchangeNode | None = (nodes.queues if kind == "queue" else nodes.exchanges).get(name)
     if node is None:
         raise Refused(404, f"there is no {kind} named {name!r}")
@@ -298,8 +298,8 @@ def plan_alteration(nodes: Nodes, kind: str, name: str, attributes: dict[str, An
 
 
 def plan_policy(nodes: Nodes, kind: str, pattern: str, body: Mapping[str, Any], *, there: bool) -> tuple[str, Command]:
-    """(log, command) that makes a policy, or changes the one that is `there`: what is not named stays, and arguments are named
-    one by one, None for one that it is to have no more. Refused."""
+    """(log, command) that creates a policy, or changes the existing one (`there`): attributes that are not named do not change;
+    arguments are named one by one, None to remove one. Refused."""
     what = f"{kind} policy {pattern!r}"
     _check_name(f"{kind} policy", pattern)
     log = CLUSTER if nodes.clustered else LOCAL
@@ -445,8 +445,8 @@ def _check_name(what: str, name: str) -> None:
 
 
 def _altered_arguments(node: QueueNode, changes: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that a queue has after these changes. Those that it was made with and that are not in force, because an older
-    release had made it, are no more: else they would be from here on. Refused."""
+    """The arguments of a queue after these changes. Arguments that are not in force, because an older release created the queue,
+    are removed: otherwise they would be in force from now on. Refused."""
     name, definition = node.name, node.definition
     for key in changes:
         if isinstance(key, str) and key.startswith(("qpid.", "x-")) and key not in ALTERABLE:
@@ -491,7 +491,7 @@ def _version_of(arguments: dict[str, Any]) -> int:
 
 
 def _check_known(what: str, arguments: dict[str, Any], known: frozenset[str]) -> None:
-    """Arguments that brokers give a meaning to begin with `qpid.` or `x-`; any others are notes of whoever made the object."""
+    """Arguments with an effect begin with `qpid.` or `x-`; all others are notes of the user who created the object."""
     for key in arguments:
         if not isinstance(key, str):
             raise Refused(400, f"{what}: the names of arguments are texts, {key!r} is none")

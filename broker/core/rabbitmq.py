@@ -20,7 +20,7 @@ _POLICIES: Final = {"drop-head": "ring", "reject-publish": "reject"}
 
 
 class Unserved(ValueError):
-    """This request cannot be carried out; the text says why, and what to do."""
+    """This request cannot be executed; the text gives the reason and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Native:
 
 
 def native(method: str, path: str, body: Any) -> Native:
-    """What is asked for. Unserved."""
+    """Read a request. Unserved."""
     found, given = segments(path), dict(body) if isinstance(body, dict) else {}
     match method, found:
         case "PUT", ["queues", name]:
@@ -56,7 +56,7 @@ def native(method: str, path: str, body: Any) -> Native:
 
 
 def answer(request: Native, status: int, text: str, body: Any, *, alike: bool) -> tuple[int, Any]:
-    """Status and body for an answer of management. `alike`: what was to be made is there already, as it was to be."""
+    """Status and body for an answer of management. `alike`: the object exists already, with the requested attributes."""
     if status == 409 and alike:
         return (200, {}) if request.type == "queue" else (204, None)
     if not 200 <= status < 300:
@@ -123,7 +123,7 @@ def _refuse(given: dict[str, Any], name: str, instead: str) -> None:
 
 
 def _shown(item: dict[str, Any]) -> dict[str, Any]:
-    """A queue as these clients know one. Who leads and who has copies is asked of the cluster."""
+    """A queue in the form of these clients. The leader and the replicas are those of the cluster."""
     kept = {"name": item["name"], "arguments": item["arguments"], "exclusive": False, "auto_delete": item["autoDelete"]}
     counts = {"message_count": item["messages"], "consumer_count": item["consumers"]}
     return kept | counts | {"durable": True, "type": "quorum", "leader": "", "replicas": []}

@@ -43,7 +43,7 @@ SEQUENCE = "sequence"
 """The type of management requests about the sequences of a queue's messages (broker.routes.sequences)."""
 FIRST_DELAY_S, MOST_DELAY_S = 0.1, 10.0
 LOOK_S = 1.0
-"""How often what is held is asked for."""
+"""Interval of the requests for held sequences."""
 LOOK_RUNS = 1000
 """Runs that are asked for at a time."""
 _NOT_FOUND = 404
@@ -55,8 +55,8 @@ Runs: TypeAlias = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a queue's messages are: the `store` that has them, the `queue`'s uuid, the `address` that gives them out, the `epoch`
-    of the primary that says so, and the identity of its `cluster`."""
+    """The place of a queue's messages: the `store` that has them, the `queue`'s uuid, the `address` that delivers them, the
+    `epoch` of the primary that has answered, and the identity of its `cluster`."""
 
     store: str
     queue: str
@@ -72,7 +72,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request to the source's management; `accepts` are statuses that count as done, beside success."""
+    """One request to the source's management; `accepts` are statuses that count as done, besides success."""
 
     operation: str
     type: str
@@ -102,7 +102,7 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """What has these sequences at the place has left it."""
+    """The messages with these sequences have left the place."""
 
     runs: Runs
 
@@ -133,7 +133,7 @@ def source_queue(route: RouteAdd) -> str:
 
 
 def _preparation(route: RouteAdd) -> list[Ask]:
-    """What is asked of the source before messages can come."""
+    """The requests to the source before messages can arrive."""
     queue = source_queue(route)
     if route.ending:
         return [Ask("DELETE", "queue", queue, {"ifUnused": False, "ifEmpty": False}, (_NOT_FOUND,))]
@@ -156,7 +156,7 @@ def _place_of(body: Mapping[str, Any]) -> Place:
 
 
 class RouteLife:
-    """See the module. `epoch_at` tells, by a place's key, the highest epoch of a source's primary that the log has noted."""
+    """See the module. `epoch_at` returns, by a place's key, the highest epoch of a source's primary in the log."""
 
     def __init__(self, route: RouteAdd, epoch_at: Callable[[str], int]) -> None:
         self.route = route
@@ -185,7 +185,7 @@ class RouteLife:
         return [self._asks[0]]
 
     def answered(self, body: Mapping[str, Any]) -> list[Effect]:
-        """The source has done what it was asked for last, or it was done."""
+        """The source has executed the last request, or it was done already."""
         if self.state == RUNNING:
             return self._looked(body)
         ask = self._asks.popleft()
@@ -206,7 +206,7 @@ class RouteLife:
         return [Note(place)]
 
     def refused(self, status: int, text: str) -> list[Effect]:
-        """The source does not do what it was asked for last."""
+        """The source has refused the last request."""
         if self.state == PREPARING and status in self._asks[0].accepts:
             return self.answered({})
         return self.failed(text)
@@ -225,7 +225,7 @@ class RouteLife:
         return [Wake(LOOK_S)]
 
     def woken(self, held: Runs) -> list[Effect]:
-        """The time has come; `held` is some of what is held of the place's messages."""
+        """The timer has fired; `held` are some of the held sequences of the place."""
         if self.state == WAITING:
             return self._connect()
         if not held:
@@ -236,7 +236,7 @@ class RouteLife:
         return [Ask("LEFT", SEQUENCE, "", {"store": self.place.store, "queue": self.place.queue, "runs": runs})]
 
     def _looked(self, body: Mapping[str, Any]) -> list[Effect]:
-        """The source says which of those that were asked for are on the queue."""
+        """The source has answered which of the requested sequences are still on the queue."""
         numbers = body.get("runs")
         if not isinstance(numbers, list) or len(numbers) % 2 or not all(type(each) is int and each >= 0 for each in numbers):
             return self.failed("the source does not say which of its messages have left it")
@@ -245,7 +245,7 @@ class RouteLife:
         return [Forget(gone), Wake(LOOK_S)] if gone else [Wake(LOOK_S)]
 
     def failed(self, text: str) -> list[Effect]:
-        """It cannot go on: the connection or the link has ended, or something is in the way."""
+        """The route cannot continue: the connection or the link has ended, or there was another failure."""
         delay_s = min(FIRST_DELAY_S * 2**self._failures, MOST_DELAY_S)
         self.state, self.error, self._asked = WAITING, text, ()
         self._failures = min(self._failures + 1, 16)

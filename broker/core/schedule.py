@@ -50,7 +50,7 @@ class Agenda(Generic[K]):
             self._shrink()
 
     def take(self, now_s: float) -> list[K]:
-        """The keys that are due by now, in order; they are gone with that."""
+        """Remove and return the keys that are due, in order."""
         found: list[K] = []
         while (key := self.take_next(now_s)) is not None:
             found.append(key)

@@ -23,7 +23,7 @@ DESCRIBING: Final = frozenset({GET_TYPES, GET_ATTRIBUTES, GET_OPERATIONS, GET_AN
 ASKING: Final = DESCRIBING | {QUERY, READ}
 """The operations that change nothing."""
 UNAUDITED: Final = ASKING | {"FIND", "LEFT"}
-"""Those, and what routes ask their sources for, once a second: they leave no line in the audit log."""
+"""These, and the requests of routes to their sources once a second: they are not written to the audit log."""
 OWN: Final = ("name", "identity", "type")
 
 ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -67,7 +67,7 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
     "memory": ("bytes",),
     "history": ("ts", "epoch", "primary", "reason", "gap_ms", "by", "planned", "estimated"),
 }
-"""Type -> its attributes beside `OWN`, in the order of a table."""
+"""Type -> its attributes besides `OWN`, in the order of a table."""
 
 _OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "queue": ("CREATE", "UPDATE", "DELETE", "PURGE", "MOVE", "REROUTE", "PEEK", "DELIVER"),
@@ -96,7 +96,7 @@ def operations(kind: str) -> list[str]:
 
 
 def entity(kind: str, item: Item) -> Item:
-    """An item of a query with what every entity has."""
+    """An item of a query with the attributes that every entity has."""
     match kind:
         case "queue" | "exchange":
             name, identity = item["name"], item["uuid"]

@@ -27,7 +27,7 @@ SHARED: Final = "shared"
 GLOBAL: Final = "global"
 """Capability of a source: it belongs to no container."""
 DELIMITER: Final = "|"
-"""Ends the name of a shared subscription in the name of its link; what follows tells one link from another."""
+"""Ends the name of a shared subscription in the name of its link; the rest distinguishes its links."""
 
 Origin: TypeAlias = tuple[int, str]
 """Where a message comes from: the number of the connection (0: it has been here before), and its client's container."""
@@ -38,8 +38,8 @@ Gate: TypeAlias = Callable[[bytes, Origin], bool]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a subscription was asked for. `container`: whose it is, "" when it is everybody's; `filters`: as AMQP has them, in
-    base64; `lasting`: it stays when its last link has gone."""
+    """The requested terms of a subscription. `container`: its owner, "" for all clients; `filters`: encoded in AMQP, in base64;
+    `lasting`: it stays when its last link has ended."""
 
     container: str
     name: str
@@ -54,7 +54,7 @@ class Terms:
         return cls(**fields)
 
     def to_dict(self) -> dict[str, Any]:
-        """What the definition of a queue is to hold."""
+        """The terms for the definition of a queue."""
         return asdict(self)
 
     @property
@@ -75,18 +75,18 @@ class Terms:
         return filters_of(encoded) if encoded else []
 
     def means(self, other: Terms) -> bool:
-        """Whether a client that asks for these gets what the others have: the same messages."""
+        """Whether a client with these terms gets the same messages as the others."""
         return self.address == other.address and sorted(self.asked, key=repr) == sorted(other.asked, key=repr)
 
     def gate(self) -> Gate | None:
-        """What says which of the exchange's messages come onto its queue; None: all."""
+        """The gate that decides which of the exchange's messages are put on its queue; None: all."""
         asked = self.asked
         return _Gate(self.container, asked) if any("binding" not in each.name for each in asked) else None
 
 
 def moved(queue: str, fields: Any) -> dict[str, Any]:
-    """What the definition of a queue of this name is to hold, which stood for a subscription at another broker: the fields of its
-    terms. ValueError when these are none, or mean another queue, or one that does not last."""
+    """The terms for the definition of a queue of this name, which was a subscription's queue on another broker: the fields of its
+    terms. ValueError when these are not valid, belong to another queue, or the subscription does not last."""
     try:
         terms = Terms.of(fields)
         selected(terms.asked)
@@ -110,7 +110,7 @@ def named(link: str, *, shared: bool) -> str:
 
 
 class _Gate:
-    """See `Terms.gate`. What a connection of the same container has sent is local to it, over another connection too."""
+    """See `Terms.gate`. Messages of any connection of the same container count as local."""
 
     __slots__ = ("_asked", "_compiled", "_container", "_no_local", "_selector")
 
@@ -130,5 +130,5 @@ class _Gate:
 
 
 def _escaped(text: str) -> str:
-    """The text without what means something in the name of a queue."""
+    """The text without characters that have a meaning in the name of a queue."""
     return re.sub(r"[%|$\x00-\x1f]", lambda found: f"%{ord(found[0]):02X}", text)

@@ -32,12 +32,12 @@ _REQUESTS = {b"amqp:declare:list": _DECLARE, b"amqp:discharge:list": _DISCHARGE}
 LOCAL_TRANSACTIONS = "amqp:local-transactions"
 _NOTHING = (values.Described(None, None),) * 2
 CAPABILITIES = frozenset({LOCAL_TRANSACTIONS, "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn"})
-"""What a coordinator may be asked for here (4.5.4): several transactions in a session, and several sessions in a transaction, of
-one connection. Distributed ones are not among it, nor is giving an id to somebody else."""
+"""The supported capabilities of a coordinator (4.5.4): several transactions in a session, and several sessions of one connection
+in a transaction. Distributed transactions are not supported, and neither is passing an id to another connection."""
 
 
 class BadRequest(ValueError):
-    """This is nothing that a coordinator can do. `name` is the condition, the text says what is wrong."""
+    """A coordinator cannot do this. `name` is the condition, the text names the fault."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
@@ -58,7 +58,7 @@ class Discharge:
 
 
 def read_request(data: bytes) -> Declare | Discharge:
-    """What a message to a coordinator asks for (4.5.2, 4.5.3). BadRequest, when that is nothing; BadMessage."""
+    """The request in a message to a coordinator (4.5.2, 4.5.3). BadRequest if it contains none; BadMessage."""
     found = message.described_body(data)
     if found is None:
         raise BadRequest("amqp:decode-error", "a coordinator accepts only a declare or a discharge as the value of a message")
@@ -112,7 +112,7 @@ def _code(descriptor: object, names: dict[bytes, int]) -> int:
 
 
 class Budget:
-    """What all open transactions of a broker may hold in memory. `nbytes` is what they do."""
+    """The memory limit of all open transactions of a broker. `nbytes` is their current sum."""
 
     __slots__ = ("limit_bytes", "n_open", "nbytes")
 
@@ -123,7 +123,7 @@ class Budget:
 
 
 class Account:
-    """What one transaction has taken on. `fault`: why it cannot be carried out; "" while it can."""
+    """The content of one transaction. `fault`: why it cannot be committed; "" if it can."""
 
     __slots__ = ("_budget", "fault", "nbytes", "operations")
 

@@ -30,7 +30,7 @@ _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 
 class BadUrl(ValueError):
-    """This is not a broker URL. The text quotes what is wrong and shows a right one."""
+    """This is not a broker URL. The text quotes the fault and shows a correct one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """Addresses to try, in their order, and who to be there ("" when the URL does not say)."""
+    """Addresses to try, in order, and the user and password ("" if the URL has none)."""
 
     addresses: tuple[Address, ...]
     user: str = ""

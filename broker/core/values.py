@@ -28,7 +28,7 @@ _SMALLEST_LONG = -(1 << 63)
 
 
 class BadValue(ValueError):
-    """These bytes are not what they should be. The text says what is wrong, and where."""
+    """These bytes are not valid. The text names the fault and its place."""
 
 
 class Symbol(str):
@@ -53,7 +53,7 @@ class Ulong(int):
 
 
 def encode(value: Any) -> bytes:
-    """The bytes of a value. TypeError for what AMQP has no type for, ValueError for a number that none of its types holds."""
+    """Encode a value. TypeError if AMQP has no type for it, ValueError for a number that is too large for all types."""
     write = _WRITERS.get(type(value))
     if write is None:
         write = next((writer for kind, writer in _WRITERS.items() if isinstance(value, kind)), None)
@@ -63,7 +63,7 @@ def encode(value: Any) -> bytes:
 
 
 def symbols(names: Iterable[str]) -> bytes:
-    """An array of symbols: what AMQP has for capabilities."""
+    """An array of symbols, as AMQP uses it for capabilities."""
     encoded = [name.encode("ascii") for name in names]
     items = b"".join(struct.pack(">I", len(each)) + each for each in encoded)
     return struct.pack(">BIIB", 0xF0, len(items) + 5, len(encoded), 0xB3) + items
@@ -103,7 +103,7 @@ def _ulong(value: int) -> bytes:
 
 
 def _sized_writer(code: int, encoding: str = "") -> Callable[[Any], bytes]:
-    """Writes a size, then the value; `code` is that of the short form, whose size is one byte."""
+    """Writes a size, then the value; `code` is the code of the short form, whose size is one byte."""
     short = [bytes((code, size)) for size in range(256)]
 
     def write(value: Any) -> bytes:
@@ -187,7 +187,7 @@ def _cut(position: int, nbytes: int, end: int) -> BadValue:
 WIDTHS = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 """Upper half of a constructor of fixed width -> bytes of the value (1.6)."""
 SIZE_WIDTHS = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
-"""Upper half of any other constructor -> bytes of the size that stands before the value."""
+"""Upper half of any other constructor -> bytes of the size field before the value."""
 
 
 def _sized(data: Encoded, code: int, position: int, end: int) -> Span:
@@ -225,14 +225,13 @@ def skip(data: Encoded, position: int, end: int, depth: int) -> int:
 
 
 class TooMuch(ValueError):
-    """These bytes hold more, or larger, values than they may. The text says which bound they pass."""
+    """These bytes have more or larger values than allowed. The text names the limit."""
 
 
 class Counter:
-    """Walks values and counts them, without making anything of them. One for each thing that has a bound.
-
-    `left`: how many values may come still. One with a descriptor is three (itself, that, and what it says), and an array has
-    as many elements as it says, for some of them take no bytes. `max_map_bytes`: the largest map, with its keys and values.
+    """Walks over values and counts them, without making objects. There is one for each limited thing. `left`: how many further
+    values are allowed. A described value counts as three (itself, its descriptor, and its value). An array counts as many
+    elements as it claims, because elements may have no bytes. `max_map_bytes`: the largest map, with its keys and values.
     """
 
     __slots__ = ("_max_map_bytes", "_max_values", "left")
@@ -348,7 +347,7 @@ FIXED: dict[int, Callable[[Encoded, int], Any]] = {
     0x94: lambda data, position: bytes(data[position : position + 16]),
     0x98: lambda data, position: UUID(bytes=bytes(data[position : position + 16])),
 }
-"""Constructor of fixed width -> what reads the value behind it."""
+"""Constructor of fixed width -> the function that reads its value."""
 _CONSTANTS = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
 _TEXT_ALONE = frozenset((str,))
 _TEXT = {0xA1: "utf-8", 0xB1: "utf-8", 0xA3: "ascii", 0xB3: "ascii"}

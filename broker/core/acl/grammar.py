@@ -34,13 +34,12 @@ _PERMISSIONS: Final = {"allow": (True, False), "allow-log": (True, True), "deny"
 
 
 class BadAcl(Exception):
-    """The file cannot be used; the text says where, why, and what may stand there."""
+    """The file cannot be used; the text names the place, the reason, and what is allowed there."""
 
 
 def read(text: str, name: str, *, connections_of_all: int = 0, queues_of_all: int = 0) -> Acl:
-    """The rules in `text`; `name` is the file's, for what is said of it. BadAcl at the first line that cannot be.
-
-    The other arguments are quotas that stand before the first line, for `all`; 0 is none.
+    """Read the rules in `text`; `name` is the file's name, for messages. BadAcl at the first wrong line. The other arguments are
+    quotas for `all`, as if they were before the first line; 0 is none.
     """
     if len(text) > MAX_FILE:
         raise BadAcl(f"{name} has {len(text)} characters; an ACL file has at most {MAX_FILE}")
@@ -62,13 +61,13 @@ def read(text: str, name: str, *, connections_of_all: int = 0, queues_of_all: in
 class _Reader:
     groups: dict[str, set[str]] = field(default_factory=dict)
     group: str = ""
-    """The group that goes on in the next line."""
+    """The group that continues in the next line."""
     rules: list[Rule] = field(default_factory=list)
     hosts: list[HostRule] = field(default_factory=list)
     quotas: dict[str, dict[str, int]] = field(default_factory=lambda: {"connections": {}, "queues": {}})
 
     def take(self, line: int, content: str) -> None:
-        """One line. ValueError says what is wrong with it."""
+        """Read one line. ValueError says what is wrong with it."""
         if len(content) > MAX_LINE:
             raise ValueError(f"it has {len(content)} characters; a line has at most {MAX_LINE}")
         if not content.isascii():
@@ -167,7 +166,7 @@ class _Reader:
                 self.quotas[kind][user] = int(number)
 
     def finish(self, name: str) -> Acl:
-        """What was read. The last rule for all users and all actions is the mode; it decides after all others."""
+        """The result. The last rule for all users and all actions is the mode; it decides after all others."""
         modes = [rule for rule in self.rules if rule.users is None and rule.action is None]
         last = modes[-1] if modes else None
         mode = Decision(last.allows, last.logs, last.line) if last else Decision(allowed=False)

@@ -38,7 +38,7 @@ _KNOWN_ELSEWHERE: Final = frozenset(
         *("filemaxsizelowerlimit", "filemaxsizeupperlimit", "filemaxcountlowerlimit", "filemaxcountupperlimit"),
     }
 )
-"""Properties that qpidd knows, and no lookup here tells."""
+"""Properties of qpidd that no lookup here has."""
 
 _QUEUE: Final = frozenset({"name", "durable", "autodelete", "exclusive", "alternate", "policytype"}) | _QUEUE_LIMITS
 _EXCHANGE: Final = frozenset({"name", "durable", "type", "alternate"})
@@ -76,4 +76,4 @@ PROPERTIES: Final = frozenset().union(*LOOKUPS.values()) | _KNOWN_ELSEWHERE | {"
 """Every property that a rule may name."""
 
 DEFAULT_EXCHANGE: Final = "amq.default"
-"""How a rule names the exchange whose name is empty: what is sent to a queue by its name goes through it."""
+"""The name of the default exchange in rules, because its own name is empty. Messages to a queue by its name pass through it."""

@@ -21,7 +21,7 @@ UNLIMITED: Final = 2**63 - 1
 MAX_SHOWN: Final = 100
 """Characters of a fact that a text shows."""
 _SAID: Final = ("name", "schemaclass", "routingkey", "queuename", "exchangename", "host")
-"""What a denial repeats: all of it came from the client."""
+"""The facts that a denial repeats: all of them came from the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Lookup:
     facts: Facts
 
     def __str__(self) -> str:
-        """In the words of an ACL file, with the facts that the client has told itself."""
+        """In the syntax of an ACL file, with the facts that the client has sent itself."""
         told = {name: str(self.facts[name]) for name in _SAID if name in self.facts}
         if self.kind == "exchange" and not told["name"]:
             told["name"] = DEFAULT_EXCHANGE
@@ -76,20 +76,20 @@ def publish(exchange: str, key: str) -> Lookup:
 def subscribe(
     node: ExchangeNode, queue: str, key: str, default_bytes: int, *, lasting: bool = False, shared: bool = False
 ) -> Lookups:
-    """A receiving link on an exchange: `queue`, of `default_bytes`, is made for it, and bound with this key. `lasting`: it stays
-    when the link has gone."""
+    """A receiving link on an exchange: `queue`, of `default_bytes`, is created for it, and bound with this key. `lasting`: it
+    stays when the link has ended."""
     own = _new_queue(queue, {"durable": lasting, "autoDelete": not lasting, "exclusive": not shared}, default_bytes)
     return access_exchange(node), Lookup("create", "queue", own), _bind("bind", node.name, queue, key)
 
 
 def unsubscribe(node: QueueNode) -> Lookups:
-    """The end of a subscription, by whoever may take from it."""
+    """The end of a subscription, for clients that may consume from it."""
     return (Lookup("delete", "queue", _of_queue(node)),)
 
 
 def unknown(address: str) -> Lookups:
-    """A link to what is not there, as the queue and as the exchange that it might be: whom both are denied does not hear
-    that."""
+    """A link to a missing node, checked as a queue and as an exchange: a client that may use neither is not told that the node is
+    missing."""
     exchange = exchange_in(address)[0] or address.partition("/")[0]
     return Lookup("access", "queue", {"name": queue_in(address) or address}), Lookup("access", "exchange", {"name": exchange})
 
@@ -216,5 +216,5 @@ def _word(flag: bool) -> str:
 
 
 def _limit(value: object) -> int:
-    """A limit as it was asked for. What is none, 0 among it, limits nothing."""
+    """A requested limit. 0, or a value that is no number, is no limit."""
     return value if isinstance(value, int) and value > 0 else UNLIMITED

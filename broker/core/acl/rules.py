@@ -21,7 +21,7 @@ from broker.core.exchange import Exchange
 
 Address = IPv4Address | IPv6Address
 Facts = Mapping[str, str | int]
-"""What a lookup tells, by property: texts ("true" and "false" for booleans), and whole numbers for the facts of limits."""
+"""The facts of a lookup, by property: texts ("true" and "false" for booleans), and whole numbers for limits."""
 MAX_KEPT = 10_000
 """Users' rules that are kept picked out, and decisions about publishing."""
 _SUBSTITUTED = re.compile(r"\$\{(userdomain|user|domain)\}")
@@ -29,7 +29,7 @@ _SUBSTITUTED = re.compile(r"\$\{(userdomain|user|domain)\}")
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether it may be, whether to log it, and the line of the rule that said so (0: the file's mode, or no rule at all)."""
+    """Whether it is allowed, whether to log it, and the line of the rule that decided (0: the file's mode, or no rule at all)."""
 
     allowed: bool
     logged: bool = False
@@ -102,7 +102,7 @@ class HostRule:
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """A whole file. `mode` decides what no rule decides; `warnings` are lines about rules that can never match."""
+    """A complete file. `mode` decides if no rule matches; `warnings` are lines about rules that can never match."""
 
     rules: tuple[Rule, ...] = ()
     hosts: tuple[HostRule, ...] = ()
@@ -125,8 +125,8 @@ class Acl:
         return Decision(allowed=False) if (action, kind) in GUARDED else self.mode
 
     def decide_connection(self, user: str, host: str) -> Decision:
-        """May `user` connect from this address? Rules for everybody and some addresses come first, then those of the user, then
-        one for everybody and every address; what none decides is allowed."""
+        """Whether `user` may connect from this address. Rules for all users and some addresses are checked first, then those of
+        the user, then one for all users and all addresses. Without a matching rule it is allowed."""
         everybody = [rule for rule in self.hosts if rule.users is None]
         by_address = (rule for rule in everybody if rule.first is not None)
         own = (rule for rule in self.hosts if rule.users is not None and user in rule.users)
@@ -146,8 +146,8 @@ class Acl:
         return found
 
     def decides_by_key(self, user: str, exchange: str) -> bool:
-        """Whether it hangs on the routing key of a message if `user` may send it to this exchange. Kept: it is asked for each
-        batch of messages."""
+        """Whether the routing key of a message decides if `user` may send it to this exchange. The result is cached, because it
+        is needed for each batch of messages."""
         asked = user, exchange
         found = self._by_key.get(asked)
         if found is None:
@@ -184,7 +184,7 @@ class Acl:
 
 
 def _quota(quotas: Mapping[str, int], user: str) -> int | None:
-    """A user's own quota, else that of all; a user whom no quota names may have none, as soon as there is one."""
+    """A user's own quota, else that of `all`. If there are quotas and none of them applies to the user, it is 0."""
     return quotas.get(user, quotas.get(ALL, 0)) if quotas else None
 
 

@@ -31,7 +31,7 @@ class Threshold(NamedTuple):
 
 
 class Thresholds(NamedTuple):
-    """Those of a queue. `gap_s`: so often it is told again of an alert that is not over; 0: never."""
+    """The thresholds of a queue. `gap_s`: interval for repeating an alert that has not ended; 0: never."""
 
     of: Mapping[str, Threshold]
     gap_s: int
@@ -43,7 +43,7 @@ class Thresholds(NamedTuple):
 
 
 def thresholds_of(asked: Mapping[str, Any]) -> Thresholds | None:
-    """What these arguments, which are in force, ask for; None, as for most queues, when nobody wants to hear of anything."""
+    """The thresholds in these arguments, which are in force; None if there are none, as for most queues."""
     found = {}
     for what, names in _UP.items():
         up = _first(asked, names)

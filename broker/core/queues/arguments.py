@@ -30,7 +30,7 @@ GROUP_KEY = groups.KEY
 
 REJECT, RING, RING_STRICT = "reject", "ring", "ring_strict"
 _POLICIES = {"none": REJECT, "reject": REJECT, "ring": RING, "ring_strict": RING_STRICT, "ring-strict": RING_STRICT}
-"""Names of a policy -> what it is. `none` asks for none in particular, and gets the default."""
+"""Names of a policy -> the policy. `none` means no particular one, which is the default."""
 
 Check = Callable[[str, Any], str]
 """Takes an argument's name and value; returns what is wrong, or ""."""
@@ -109,12 +109,12 @@ _TABLE: dict[str, tuple[int, Check]] = {
     SINGLE_ACTIVE: (6, _flag),
     **dict.fromkeys(alerts.NAMES, (6, _number)),
 }
-"""Argument -> the machine version that brought it, and what a value must be. The share of one level has a name of its own."""
+"""Argument -> the machine version that introduced it, and the check of its value. The share of each level has its own name."""
 _SHARE = _TABLE[fairshare.NAMES[0]]
 
 NAMES = frozenset(_TABLE)
 ALTERABLE = frozenset({MAX_COUNT, MAX_BYTES, STOP_COUNT, STOP_BYTES, RESUME_COUNT, RESUME_BYTES, *alerts.NAMES})
-"""Those that a queue may get, or lose, while it is there."""
+"""Arguments that an existing queue may get or lose."""
 REFUSED = frozenset({"no-local"})
 """Arguments of qpidd that have no effect here and do not begin with `qpid.` or `x-`, by which others are known."""
 
@@ -151,7 +151,7 @@ def in_force(arguments: Mapping[str, Any], version: int) -> dict[str, Any]:
 
 
 def fault_of(arguments: Mapping[str, Any]) -> str:
-    """Why a queue cannot have these arguments, or "". Unknown, for what another broker might do."""
+    """Why a queue cannot have these arguments, or "". An unknown one is refused, because another broker may give it a meaning."""
     for name in arguments.keys() & REFUSED:
         raise Unknown(f"this broker does not have {name!r}")
     for name, (_, check) in _TABLE.items():
@@ -192,12 +192,12 @@ def _fault_of_flow(arguments: Mapping[str, Any]) -> str:
 
 
 def policy_of(arguments: Mapping[str, Any]) -> str:
-    """What the queue does with a message that would pass its limits: REJECT, RING or RING_STRICT."""
+    """The queue's policy for a message that would exceed its limits: REJECT, RING or RING_STRICT."""
     return _POLICIES[arguments.get(POLICY, "none")]
 
 
 def consumer_ms_of(arguments: Mapping[str, Any]) -> int:
-    """For how long a consumer may keep a message without an outcome, in ms; 0: for any time, or as the broker says."""
+    """For how long a consumer may keep a message without an outcome, in ms; 0: the broker's setting applies."""
     return next((int(arguments[name]) for name in CONSUMER_MS if name in arguments), 0)
 
 

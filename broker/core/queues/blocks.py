@@ -30,7 +30,7 @@ _COLUMNS = struct.Struct("<IIII")
 
 
 class Owner(Protocol):
-    """Whose block it is: a lane."""
+    """The owner of a block: a lane."""
 
     spilled: bool
     """Whether a message alive may be out of memory."""
@@ -67,11 +67,10 @@ class LiveRun(NamedTuple):
 
 
 class Block:
-    """Messages `first_seq` .. of one lane, consecutive; the messages of run r are those from `run_starts[r]` on.
-
-    Message i has the bytes `offsets[i]` to `offsets[i + 1]`, counted from anywhere: only differences mean something. Alive are
-    those in [start, stop), except those whose byte in `dead` is 1. `bodies` has, for runs in memory, bytes and the number to add
-    to an offset to find a message in them.
+    """Consecutive messages of one lane from `first_seq` on. The messages of run r begin at `run_starts[r]`. Message i has the
+    bytes `offsets[i]` to `offsets[i + 1]`; only differences of offsets have a meaning. Messages in [start, stop) are alive,
+    except those whose byte in `dead` is 1. `bodies` has, for runs in memory, the bytes and the number that is added to an offset
+    to find a message in them.
     """
 
     __slots__ = (
@@ -232,7 +231,7 @@ class Block:
         return found
 
     def forget(self, start: int, stop: int) -> int:
-        """Let go of the bodies of runs that have died with the messages [start, stop). Returns the bytes to count no more."""
+        """Drop the bodies of runs that are dead since the messages [start, stop) were removed. Returns their bytes."""
         bodies, freed = self.bodies, 0
         run, last = self.run_of(start), self.run_of(stop - 1)
         if last - run > len(bodies):
@@ -254,7 +253,8 @@ class Block:
         return len(data) + RUN_BYTES if self.places[run] else 0
 
     def drop(self, most: int) -> int:
-        """Forget bodies, oldest first, until `most` bytes are freed or there are no more that lie on disk. Returns the bytes."""
+        """Drop bodies, the oldest first, until `most` bytes are freed or no body is left that is also on disk. Returns the
+        bytes."""
         freed = 0
         for run in list(self.bodies):
             if freed >= most:
@@ -290,7 +290,7 @@ class Block:
         return part
 
     def live_part(self, run: int, stop_run: int) -> Block:
-        """A block of the runs [run, stop_run) of this one with their bodies; alive is what is alive here."""
+        """A block of the runs [run, stop_run) of this one with their bodies; the same messages are alive."""
         part = self.part(run, stop_run)
         lo = part.first_seq - self.first_seq
         dead = b"" if self.dead is None else bytes(self.dead[lo : lo + part.count])
@@ -312,7 +312,7 @@ class Block:
                 self.file_numbers.append(file)
 
     def next_in(self, file: int, position: int) -> int:
-        """The first message at `position` or later whose run lies in this file; the count of messages when there is none."""
+        """The first message at `position` or later whose run is in this file; the number of messages if there is none."""
         starts, numbers = self.file_starts, self.file_numbers
         for at in range(max(bisect_right(starts, position) - 1, 0), len(starts)):
             if numbers[at] == file:
@@ -329,7 +329,7 @@ class Block:
         ]
 
     def set_live(self, start: int, stop: int, dead: bytes) -> None:
-        """Say which messages of a whole block are alive: those in [start, stop) whose byte in `dead`, if any, is 0."""
+        """Set the live messages of a new block: those in [start, stop) whose byte in `dead`, if any, is 0."""
         self.start, self.stop = start, stop
         self.dead = bytearray(dead) if dead else None
         stretches = list(self.stretches(start, stop))

@@ -26,7 +26,7 @@ class Discipline(Protocol):
     absent: int
     """The message at which the last `acquire` or `browse` stopped because its body is not in memory; -1 when none did."""
     watchers: list[Watcher]
-    """Who hears of messages that become available again."""
+    """They are told of messages that become available again."""
 
     @property
     def lanes(self) -> Sequence[Lane]:
@@ -38,11 +38,11 @@ class Discipline(Protocol):
 
     @property
     def acquired(self) -> int:
-        """Messages alive that somebody has acquired."""
+        """Live messages that are acquired."""
 
     @property
     def available(self) -> int:
-        """Messages alive that `acquire` may give out."""
+        """Live messages that `acquire` may return."""
 
     @property
     def live_bytes(self) -> int:
@@ -56,34 +56,34 @@ class Discipline(Protocol):
         """The lane that has this sequence. ValueError when this kind of queue has no such lane."""
 
     def lane_for(self, message: bytes) -> int:
-        """The lane that a new message belongs to: asked by the primary alone."""
+        """The lane for a new message. Only the primary asks."""
 
     def acquire(self, consumer: object, max_count: int, max_bytes: int) -> list[Lot]:
-        """Take the messages that come next for this consumer, up to `max_count` and `max_bytes`, but one at least if there is.
+        """Take the next messages for this consumer, up to `max_count` and `max_bytes`, but at least one if there is one.
 
-        It ends at the first one that is not in memory (see `absent`): nothing overtakes it.
+        It ends at the first one that is not in memory (see `absent`): no message overtakes it.
         """
 
     def claim(self, first_seq: int, count: int) -> None:
-        """Acquire these messages, all of which are available, out of turn: a selector has picked them (see `scan`)."""
+        """Acquire these messages out of order; all must be available. A selector has picked them (see `scan`)."""
 
     def available_again(self) -> Iterable[int]:
-        """The messages that were released, and lie before what was never given out (see `upcoming`)."""
+        """The released messages before the first one that was never delivered (see `upcoming`)."""
 
     def browse(self, cursors: list[int], max_count: int, max_bytes: int) -> list[Lot]:
-        """Look at live messages, acquired or not, behind the cursors (one for each lane, at first 0), and move these on."""
+        """Return live messages, acquired or not, after the cursors (one for each lane, at first 0), and move the cursors."""
 
     def upcoming(self) -> Iterable[tuple[Lane, int]]:
-        """The lanes in the order in which they are given out, each with the sequence from which on nothing was yet."""
+        """The lanes in the order of delivery, each with the first sequence that was never delivered."""
 
     def release(self, sequences: Iterable[int]) -> None:
-        """Make acquired messages available again, in their old places. Those that are not acquired are passed over."""
+        """Make acquired messages available again, in their old places. Others are skipped."""
 
     def release_all(self) -> None:
         """Make every acquired message available again: the term in which they were acquired has ended."""
 
     def left(self, consumer: object) -> None:
-        """This consumer asks no more."""
+        """This consumer has ended."""
 
     def take_opened(self) -> bool:
         """Whether messages that some consumer could not have may have become free since this was last asked."""
@@ -106,5 +106,5 @@ _KINDS: tuple[Make, ...] = (fairshare.make, priority.make, groups.make, _fifo)
 
 
 def discipline_of(arguments: dict[str, Any], live_by_file: dict[int, int], residency: Residency) -> Discipline:
-    """The discipline that a queue's arguments ask for: the first kind that finds itself meant. Others are passed over."""
+    """The discipline for a queue's arguments: the first kind that accepts them."""
     return next(found for make in _KINDS if (found := make(arguments, live_by_file, residency)) is not None)

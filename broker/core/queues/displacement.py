@@ -16,18 +16,18 @@ from broker.core.queues.ring import Held, Ring
 
 
 class Displacing(Protocol):
-    """A primary's view of one queue: what is there once all that was proposed is applied. It ends with the term. The limits may
-    be set anew at any time; 0: none."""
+    """A primary's view of one queue: its content when all proposals are applied. It ends with the term. The limits may be changed
+    at any time; 0: none."""
 
     max_count: int
     max_bytes: int
 
     @property
     def ready(self) -> bool:
-        """Whether what is there may be given out."""
+        """Whether the messages may be delivered."""
 
     def begin(self) -> None:
-        """Messages are about to be put: look at what is applied by now."""
+        """Messages will be put: update the view from the applied state."""
 
     def put(self, sequence: int, data: bytes, nbytes: int) -> Sequence[int] | None:
         """A message of so many bytes gets this sequence: those that leave for it; None, and it gets none, when it cannot stay."""
@@ -37,7 +37,7 @@ class Displacing(Protocol):
 
 
 def displacing_of(asked: Mapping[str, Any], held: Held, max_count: int, max_bytes: int) -> Displacing | None:
-    """What a queue with these arguments, which are in force, needs; None for most."""
+    """The view for a queue with these arguments, which are in force; None for most queues."""
     key = asked.get(arguments.LAST_VALUE_KEY)
     if key:
         return LastValue(held, key, max_count, max_bytes)

@@ -43,7 +43,7 @@ class Fairshare(Priority):
         self._taken = 0
 
     def acquire(self, consumer: object, max_count: int, max_bytes: int) -> list[Lot]:
-        """Take the oldest available messages of the level whose turn it is, then those of the next."""
+        """Take the oldest available messages of the level with the turn, then those of the next one."""
         lots: list[Lot] = []
         self.absent = -1
         while max_count > 0 and self.available:
@@ -73,12 +73,12 @@ class Fairshare(Priority):
 
 
 def is_share(name: str) -> bool:
-    """Whether an argument says the share of one level."""
+    """Whether an argument sets the share of one level."""
     return _OF_LEVEL.fullmatch(name) is not None
 
 
 def shares_of(arguments: Mapping[str, Any]) -> list[int]:
-    """The share of each level, the lowest first; [] when no argument says any. ValueError when they cannot be."""
+    """The share of each level, the lowest first; [] if no argument sets one. ValueError when a share is not valid."""
     named = [name for name in arguments if name in NAMES or is_share(name)]
     if not named:
         return []

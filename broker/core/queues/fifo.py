@@ -24,7 +24,7 @@ _MIN_REBUILD = 64
 
 
 class Watcher(Protocol):
-    """Who is to hear of messages that become available again."""
+    """It is told of messages that become available again."""
 
     def released(self, sequence: int, *, passed: bool) -> None:
         """This message is available again; `passed`: it lies before what was never given out."""
@@ -94,7 +94,7 @@ class Fifo:
         return lots
 
     def take(self, lots: list[Lot], max_count: int, max_bytes: int) -> tuple[int, int]:
-        """As `acquire`, adding to lots that there may be. Returns what the bounds leave: no count when one did not fit."""
+        """Like `acquire`, but adds to existing lots. Returns the rest of the limits; a count of 0 when a message did not fit."""
         lane, before = self.lane, len(lots)
         self.absent = -1
         if self._released:
@@ -122,7 +122,7 @@ class Fifo:
         return max_count, max_bytes
 
     def _walk(self, lots: list[Lot], max_count: int, max_bytes: int) -> bool:
-        """Walk on from the cursor, past what is claimed. Returns whether it ended at a message that is not in memory."""
+        """Continue from the cursor and skip claimed messages. Returns whether it ended at a message that is not in memory."""
         lane, here = self.lane, len(lots)
         cursor, absent = lane.walk(lots, self._cursor, max_count, max_bytes)
         while self._claimed:
@@ -140,7 +140,7 @@ class Fifo:
         return absent
 
     def _forget_claimed(self, first_seq: int, end_seq: int) -> int:
-        """The cursor passes these, or they are gone. Returns how many of them were claimed."""
+        """The cursor passes these messages, or they are removed. Returns how many of them were claimed."""
         if not self._claimed:
             return 0
         gone = inside(self._claimed, first_seq, end_seq)
@@ -158,7 +158,7 @@ class Fifo:
         self._trim()
 
     def available_again(self) -> Iterable[int]:
-        """The messages that were released, and lie before what was never given out."""
+        """The released messages before the first one that was never delivered."""
         return tuple(self._released)
 
     def browse(self, cursors: list[int], max_count: int, max_bytes: int) -> list[Lot]:
@@ -168,7 +168,7 @@ class Fifo:
         return lots
 
     def look(self, lots: list[Lot], cursor: int, max_count: int, max_bytes: int) -> tuple[int, int, int]:
-        """As `browse`, adding to lots that there may be already. Returns the cursor, and what the bounds leave."""
+        """Like `browse`, but adds to existing lots. Returns the cursor and the rest of the limits."""
         self.absent = -1
         if max_count <= 0:
             return cursor, 0, 0
@@ -203,7 +203,7 @@ class Fifo:
                     watcher.released(sequence, passed=passed)
 
     def left(self, consumer: object) -> None:
-        """Nothing here depends on who asks."""
+        """Nothing: the order does not depend on the consumer."""
 
     def take_opened(self) -> bool:
         """Never: whatever is available is available to everybody."""
@@ -242,7 +242,7 @@ class Fifo:
             watcher.restart()
 
     def _take_released(self, lots: list[Lot], max_count: int, max_bytes: int) -> tuple[int, int]:
-        """Add lots of released messages, in order. Returns what the bounds leave for others: no count when one did not fit."""
+        """Add lots of released messages, in order. Returns the rest of the limits; a count of 0 when a message did not fit."""
         heap, released, lane = self._heap, self._released, self.lane
         while released and max_count > 0:
             first = heap[0]

@@ -54,7 +54,7 @@ class Groups(Fifo):
         self._looked = self.lane.head_seq
         self._of: dict[int, str] = {}
         self._waiting: dict[str, list[int]] = {}
-        """Group -> its messages that nobody has, a heap; some may be gone."""
+        """Group -> a heap of its messages that are not acquired; some may be removed already."""
         self._held: dict[str, int] = {}
         self._owner: dict[str, object] = {}
         self._heads: _Heads = []
@@ -91,7 +91,8 @@ class Groups(Fifo):
         return lots
 
     def _look_on(self) -> bool:
-        """Look at the next messages. Returns whether there were any; if the next one is not in memory, `absent` says so."""
+        """Examine the next messages. Returns whether there were any; if the next one is not in memory, `absent` is its
+        sequence."""
         lane = self.lane
         if self._looked >= lane.next_seq or len(self._of) - self.acquired >= limits.MAX_GROUPS_WAITING:
             return False
@@ -113,14 +114,14 @@ class Groups(Fifo):
         return True
 
     def _waits(self, sequence: int, group: str) -> None:
-        """Nobody has this message of this group."""
+        """This message of this group is not acquired."""
         self._of[sequence] = group
         heappush(self._waiting.setdefault(group, []), sequence)
         if self._waiting[group][0] == sequence:
             self._offer(group)
 
     def _first(self, group: str) -> int:
-        """The oldest message of a group that nobody has; -1 when there is none."""
+        """The oldest message of a group that is not acquired; -1 if there is none."""
         waiting = self._waiting.get(group)
         while waiting:
             if waiting[0] in self._of and not self.is_acquired(waiting[0]):
@@ -130,7 +131,7 @@ class Groups(Fifo):
         return -1
 
     def _offer(self, group: str) -> None:
-        """Put the first message of a group into the heap of whoever may have it."""
+        """Put the first message of a group into the heap of the consumers that may have it."""
         sequence, owner = self._first(group), self._owner.get(group)
         if sequence >= 0 and owner is None:
             heappush(self._heads, (sequence, group))
@@ -159,7 +160,7 @@ class Groups(Fifo):
         self._offer(group)
 
     def claim(self, first_seq: int, count: int) -> None:
-        """Acquire these messages, all of which are available, out of turn: they hold their groups no more."""
+        """Acquire these messages out of order; all must be available. They do not hold their groups any more."""
         for sequence in range(first_seq, first_seq + count):
             group = self._of.pop(sequence, None)
             super().claim(sequence, 1)
@@ -179,7 +180,7 @@ class Groups(Fifo):
                 self._waits(sequence, group or "")
 
     def _let_go(self, group: str) -> None:
-        """One message of a group is acquired no more."""
+        """One message of a group is not acquired any more."""
         self._held[group] -= 1
         if self._held[group]:
             return
@@ -190,7 +191,7 @@ class Groups(Fifo):
             self._opened = True
 
     def left(self, consumer: object) -> None:
-        """This consumer takes no more: what it holds is released, or gone, later."""
+        """This consumer has ended. Its messages are released or removed later."""
         self._there.discard(consumer)
         self._own.pop(consumer, None)
         for group in [group for group, owner in self._owner.items() if owner is consumer and group not in self._held]:

@@ -15,7 +15,7 @@ GROUP_ID, SUBJECT = "JMSXGroupID", "qpid.subject"
 
 
 def key_of(data: bytes, name: str) -> str:
-    """What a message says under this name, as a text; "" when that is nothing."""
+    """The value of a message under this name, as a text; "" if it has none."""
     try:
         value = message.application_properties(data).get(name)
         if value is None and name == GROUP_ID:

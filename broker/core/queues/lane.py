@@ -214,7 +214,7 @@ class Lane:
                 self.residency.kept(part, part.held)
 
     def clear(self) -> None:
-        """The queue is gone: count nothing of it any more."""
+        """The queue was deleted: do not count it any more."""
         for block in self.blocks:
             for file, nbytes in block.bytes_by_file():
                 self.live_by_file[file] -= nbytes
@@ -508,9 +508,8 @@ class Lane:
         return None
 
     def moved(self, moves: Iterable[Move]) -> None:
-        """Messages lie at other places now. Moves of what is gone, or lies elsewhere by now, change nothing.
-
-        Those of one run come together: what of it is in none of them is dead.
+        """Messages have new places. Moves of messages that were removed, or have another place meanwhile, have no effect. The
+        moves of one run are given together: messages of the run that are in none of them are dead.
         """
         by_block: dict[int, list[Move]] = {}
         for move in moves:

@@ -47,7 +47,7 @@ class LastValue:
         """Of what was there before this term, and of what is proposed and not applied."""
         self._sizes: list[int] = []
         self._leaving: list[tuple[int, int]] = []
-        """Sequence and bytes of what is to leave, and has not yet."""
+        """Sequence and bytes of messages that must leave and have not left yet."""
         self._unread = self._lane.head_seq
         self._replaced: list[int] = []
         """What was there before, and is to leave before anything is given out."""
@@ -58,7 +58,7 @@ class LastValue:
 
     @property
     def ready(self) -> bool:
-        """Whether the keys of all messages are known, and what they have shown to be replaced has left."""
+        """Whether the keys of all messages are known, and all replaced messages have left."""
         if not self.has_read:
             return False
         if self._replaced:
@@ -80,7 +80,7 @@ class LastValue:
         self._unread = sequence
 
     def found(self, sequence: int, data: bytes) -> Sequence[int]:
-        """A message that was there before the term is this one, or one that has come since. Returns what leaves because of it."""
+        """A message that was read: one from before the term, or a later one. Returns the messages that leave because of it."""
         digest = self._digest(data)
         newest = self._newest.get(digest, -1)
         if newest == sequence:
@@ -97,7 +97,7 @@ class LastValue:
     # ---- what comes
 
     def begin(self) -> None:
-        """Messages are about to be put: look at what is applied by now."""
+        """Messages will be put: update the view from the applied state."""
         lane = self._lane
         applied = lane.next_seq - self._first
         if applied:

@@ -40,7 +40,7 @@ class Walk:
 
     @property
     def place(self) -> list[int]:
-        """Where it stands, for another walk: counter and lane of the next message, and the counter at which each lane ends."""
+        """Its position, for another walk: counter and lane of the next message, and the counter at which each lane ends."""
         return [self._cursor & _COUNTER, self._cursor >> LANE_SHIFT, *(end & _COUNTER for end in self._ends)]
 
     def look(self, most: int) -> list[int]:

@@ -50,7 +50,7 @@ class Priority:
 
     @property
     def acquired(self) -> int:
-        """Messages alive that somebody has acquired."""
+        """Live messages that are acquired."""
         return sum(fifo.acquired for fifo in self._by_level)
 
     @property
@@ -79,7 +79,7 @@ class Priority:
         return self._by_level[level]
 
     def lane_for(self, message_bytes: bytes) -> int:
-        """The level of a message; what is no AMQP message has the priority of one that says none."""
+        """The level of a message; bytes that are no AMQP message have the default priority."""
         try:
             asked = message.header(message_bytes).priority
         except message.BadMessage:
@@ -103,7 +103,7 @@ class Priority:
         self._fifo(first_seq).claim(first_seq, count)
 
     def available_again(self) -> Iterable[int]:
-        """The messages that were released, and lie before what was never given out."""
+        """The released messages before the first one that was never delivered."""
         return [sequence for fifo in self._by_level for sequence in fifo.available_again()]
 
     def browse(self, cursors: list[int], max_count: int, max_bytes: int) -> list[Lot]:
@@ -135,7 +135,7 @@ class Priority:
             fifo.release_all()
 
     def left(self, consumer: object) -> None:
-        """Nothing here depends on who asks."""
+        """Nothing: the order does not depend on the consumer."""
 
     def take_opened(self) -> bool:
         """Never: whatever is available is available to everybody."""

@@ -39,7 +39,7 @@ def body_of(lane: Lane, sequence: int) -> Body | None:
 
 
 class ReadAhead:
-    """How far a queue has been read ahead. `reading` says whether a plan is being carried out."""
+    """How far a queue was read ahead. `reading`: whether a plan is being executed."""
 
     __slots__ = ("_ahead", "order", "reading")
 
@@ -49,10 +49,8 @@ class ReadAhead:
         self._ahead: dict[int, int] = {}
 
     def plan(self, stops: Iterable[int], singles: Iterable[int], window_bytes: int) -> list[Body]:
-        """The runs to read now.
-
-        `stops` are messages at which somebody stopped, `singles` those that are wanted by themselves. Without any, what comes
-        next is read once less than half a window of it is ahead.
+        """The runs to read now. `stops` are messages at which a consumer stopped, `singles` are messages that are needed alone.
+        Without these, the next runs are read when less than half a window is in memory.
         """
         wanted: dict[int, Body] = {}
         for sequence in singles:

@@ -12,18 +12,18 @@ from __future__ import annotations
 from typing import Protocol
 
 RUN_BYTES = 250
-"""What Python needs beside the bytes of a body: a tuple, a place in a dictionary, the head of the bytes object."""
+"""Memory of Python for a body besides its bytes: a tuple, an entry in a dictionary, the head of the bytes object."""
 
 
 class Holder(Protocol):
-    """Who holds bodies: a block."""
+    """A holder of bodies: a block."""
 
     def drop(self, most: int) -> int:
         """Forget bodies of at least `most` bytes, or all. Returns their bytes."""
 
 
 class Residency:
-    """The bound `limit_bytes`, and who holds how much of it."""
+    """The limit `limit_bytes`, and the bytes of each holder."""
 
     __slots__ = ("_held", "held_bytes", "limit_bytes")
 
@@ -33,22 +33,22 @@ class Residency:
         self._held: dict[Holder, int] = {}
 
     def kept(self, holder: Holder, nbytes: int) -> None:
-        """It holds so many bytes more: nobody got some later."""
+        """The holder has `nbytes` more bytes. It is now the latest one that got some."""
         held = self._held
         held[holder] = held.pop(holder, 0) + nbytes
         self.held_bytes += nbytes
 
     def let_go(self, holder: Holder, nbytes: int) -> None:
-        """It holds so many bytes less."""
+        """The holder has `nbytes` fewer bytes."""
         self._held[holder] -= nbytes
         self.held_bytes -= nbytes
 
     def forget(self, holder: Holder) -> None:
-        """It is gone, with all that it held."""
+        """The holder is gone, with all its bodies."""
         self.held_bytes -= self._held.pop(holder, 0)
 
     def enforce(self) -> None:
-        """Drop bodies, first those of blocks that got none for longest, until the bound is kept."""
+        """Drop bodies until the sum is within the limit, first those of blocks that have not got any for the longest time."""
         held = self._held
         while self.held_bytes > self.limit_bytes and held:
             holder = next(iter(held))

@@ -45,7 +45,8 @@ class Held(Protocol):
 
 
 class _End:
-    """The old end of a lane. `head`: what is below it was let go already; `sizes`: bytes of what is proposed from `first` on."""
+    """The old end of a lane. `head`: messages below it have left already; `sizes`: bytes of the proposed messages from `first`
+    on."""
 
     __slots__ = ("count", "first", "head", "lane", "large", "nbytes", "sizes")
 
@@ -58,7 +59,7 @@ class _End:
         self.count = self.nbytes = 0
 
     def begin(self) -> None:
-        """Count what is there once all that is proposed is applied."""
+        """Count the content when all proposals are applied."""
         lane = self.lane
         applied = lane.next_seq - self.first
         if applied:
@@ -79,7 +80,7 @@ class _End:
             self.nbytes -= nbytes
 
     def oldest(self) -> Iterator[tuple[int, int]]:
-        """Sequence and bytes of what is there, the oldest first."""
+        """Sequence and bytes of the messages, the oldest first."""
         yield from self._applied(self.head)
         for at in range(max(self.head - self.first, 0), len(self.sizes)):
             yield self.first + at, self.sizes[at]
@@ -105,7 +106,7 @@ class Ring:
         self.strict = strict
 
     def begin(self) -> None:
-        """Messages are about to be put: look at what is applied."""
+        """Messages will be put: update the view from the applied state."""
         for end in self._ends:
             end.begin()
         self._count = sum(end.count for end in self._ends)
@@ -147,7 +148,7 @@ class Ring:
         return bool(too_many or (self.max_bytes and self._nbytes + nbytes > self.max_bytes))
 
     def _leaving(self, level: int, nbytes: int) -> list[tuple[int, int]] | None:
-        """What leaves for a message of this level, with its bytes; None when the message cannot stay."""
+        """The messages that leave for a message of this level, with their bytes; None if the new message cannot stay."""
         found: list[tuple[int, int]] = []
         count = 1
         for number, end in enumerate(self._ends):

@@ -28,18 +28,18 @@ _ANY_BYTES = 1 << 62
 
 
 class Condition(Protocol):
-    """What picks messages: a selector."""
+    """It picks messages: a selector."""
 
     @property
     def counts(self) -> bool:
-        """Whether it asks how often delivery has failed."""
+        """Whether it depends on the number of failed deliveries."""
 
     def matches(self, data: bytes, start: int, end: int, failures: int) -> bool:
         """Whether it picks the message `data[start:end]`, delivery of which has failed so many times."""
 
 
 class _Place:
-    """How far one lane was looked at: all before the cursor was, but for what is in the heap, and in the set."""
+    """How far one lane was examined: all messages before the cursor, except those in the heap, and in the set."""
 
     __slots__ = ("again", "cursor", "heap")
 
@@ -81,7 +81,7 @@ class Scan:
         self.absent = self.headless = -1
         """The message at which the last `take` stopped because its body, or its first part, is not in memory; -1: none."""
         self.has_more = False
-        """Whether the last `take` ended because it had looked at as many messages as it may."""
+        """Whether the last `take` ended because it had examined the maximum number of messages."""
         self._left = self._fits = self._bytes = 0
         self._large: Collection[int] = ()
         self._heads: Mapping[int, bytes | None] = {}
@@ -90,7 +90,7 @@ class Scan:
         order.watchers.append(self)
 
     def close(self) -> None:
-        """Nobody takes from it any more."""
+        """No consumer uses it any more."""
         self.order.watchers.remove(self)
 
     def _place(self, lane: int) -> _Place:
@@ -123,10 +123,9 @@ class Scan:
         large: Collection[int] = (),
         heads: Mapping[int, bytes | None] | None = None,
     ) -> list[Lot]:
-        """Claim the messages that match and come next, up to `max_count` and `max_bytes`, but one at least if there is.
+        """Claim the next matching messages, up to `max_count` and `max_bytes`, but at least one if there is one.
 
-        It looks at `max_looks` messages at most. `large` are messages whose bytes here are not their own: what there is of them
-        is in `heads`.
+        It examines at most `max_looks` messages. `large` are messages that are manifests here: their first parts are in `heads`.
         """
         lots: list[Lot] = []
         self.absent = self.headless = -1
@@ -141,7 +140,7 @@ class Scan:
 
     @property
     def looks_left(self) -> int:
-        """At how many messages more the last `take` might have looked."""
+        """How many more messages the last `take` could have examined."""
         return self._left
 
     def _may_look(self) -> bool:
@@ -149,7 +148,7 @@ class Scan:
         return self._fits > 0 and self._left > 0
 
     def _look_again(self, lots: list[Lot], lane: Lane, place: _Place) -> bool:
-        """Look at what is available again. Returns whether that is all done."""
+        """Examine messages that are available again. Returns whether all are done."""
         while place.heap:
             if not self._may_look():
                 return False
@@ -165,7 +164,7 @@ class Scan:
         return True
 
     def _look_on(self, lots: list[Lot], lane: Lane, place: _Place, first: int) -> bool:
-        """Look at what follows the cursor. Returns whether that is all done."""
+        """Examine the messages after the cursor. Returns whether all are done."""
         place.cursor = max(place.cursor, first)
         while place.cursor < lane.next_seq:
             if not self._may_look():
@@ -185,7 +184,7 @@ class Scan:
         return True
 
     def _look(self, lots: list[Lot], lane: Lane, lot: Lot) -> int:
-        """Look at the messages of a lot, one after the other. Returns the sequence of the first at which it did not."""
+        """Examine the messages of a lot, one after the other. Returns the sequence of the first one that was not examined."""
         matches, is_acquired = self._condition.matches, self.order.is_acquired
         counted = self._condition.counts and lane.has_counts
         large, data, base, offsets, first = self._large, lot.data, lot.base, lot.block.offsets, lot.block.first_seq

@@ -11,7 +11,7 @@ from broker.core.queues.blocks import Lot
 
 
 def without(lots: Iterable[Lot], unfit: Callable[[int], bool]) -> list[Lot]:
-    """The lots without the messages whose sequences are `unfit`; lots of which all may go out are the same objects."""
+    """The lots without the messages whose sequences are `unfit`; lots without such messages are the same objects."""
     fit: list[Lot] = []
     for lot in lots:
         base, start = lot.block.first_seq, lot.start

@@ -16,7 +16,7 @@ Sized = tuple[int, int]
 
 
 class Whole(Protocol):
-    """A message whose lane has only where it lies: `broker.core.parts.Manifest`."""
+    """A large message in its lane: `broker.core.parts.Manifest`."""
 
     @property
     def nbytes(self) -> int:
@@ -24,8 +24,8 @@ class Whole(Protocol):
 
 
 def larger(lanes: Iterable[Lane], large: Mapping[int, Whole], than: int, after: int, most: int) -> tuple[list[Sized], int | None]:
-    """The live messages of more than `than` bytes behind the sequence `after`, by their sequences, and where to go on, None at
-    the end. About `most` messages are looked at; `large` are those that stand in their lanes as manifests."""
+    """The live messages of more than `than` bytes after the sequence `after`, by their sequences, and where to continue, None at
+    the end. About `most` messages are examined; `large` are those that are manifests in their lanes."""
     found = [(sequence, manifest.nbytes) for sequence, manifest in large.items() if manifest.nbytes > than and sequence > after]
     looked, last = 0, None
     for lane in lanes:

@@ -82,7 +82,7 @@ class Times:
         self.waiting += sum(0 < each < _TAKEN for each in part)
 
     def _forget(self, chunk: _Chunk, lo: int, was: array[int]) -> None:
-        """Count these entries no more, which stand at `lo`."""
+        """Do not count these entries at `lo` any more."""
         chunk.n -= len(was) - was.count(0)
         self.waiting -= sum(0 < each < _TAKEN for each in was)
         chunk.column[lo : lo + len(was)] = array("Q", bytes(8 * len(was)))
@@ -93,7 +93,7 @@ class Times:
             self._agenda.put(key, when_ms)
 
     def removed(self, first_seq: int, count: int) -> None:
-        """These messages are gone, or were not there."""
+        """These messages were removed, or did not exist."""
         end = first_seq + count
         for key in inside(self._chunks, first_seq >> _SHIFT, (end - 1 >> _SHIFT) + 1):
             chunk, base = self._chunks[key], key << _SHIFT
@@ -125,7 +125,7 @@ class Times:
     # ---- what the primary does
 
     def take(self, now_ms: int, most: int) -> list[int]:
-        """Sequences whose time has come, each once; about `most`, the chunks whose turn is first."""
+        """Sequences whose time has come, each once; about `most`, from the chunks with the earliest times."""
         found: list[int] = []
         while len(found) < most and (key := self._agenda.take_next(now_ms)) is not None:
             chunk = self._chunks[key]
