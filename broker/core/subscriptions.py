@@ -130,5 +130,5 @@ class _Gate:
 
 
 def _escaped(text: str) -> str:
-    """The text without characters that have a meaning in the name of a queue."""
+    """The text, with characters escaped that have a meaning in the name of a queue."""
     return re.sub(r"[%|$\x00-\x1f]", lambda found: f"%{ord(found[0]):02X}", text)
