@@ -128,7 +128,8 @@ class Broker:
         self.schedule = Schedule(clock, self.turn)
         allowance = Allowance(clock, self.logs.moved_s)
         self.searches = Share(clock, self.turn.flush)
-        self.guard = Guard(Audit(clock.seconds), quotas)
+        realm = authentication.realm if authentication is not None and authentication.checks_user_ids else None
+        self.guard = Guard(Audit(clock.seconds), quotas, realm)
         quota = QueueQuota(self.guard)
         self.queues = Queues(self.logs, self.turn, self.schedule, self.searches, consumer_s)
         self.alerts = Alerts(self.logs, self.schedule, clock.seconds, wall, broker_id)

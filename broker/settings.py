@@ -156,6 +156,13 @@ OPTIONS = (
         "Let clients log in as ANONYMOUS and then send their token to the node `$cbs`, as clients of Azure Service Bus do.",
     ),
     Option(
+        "check-user-id",
+        yes_no,
+        True,
+        "yes|no",
+        "Refuse messages whose property user-id names another user than the one that has logged in.",
+    ),
+    Option(
         "max-connections",
         number(1, 100_000),
         limits.MAX_CONNECTIONS,
@@ -328,6 +335,7 @@ class BrokerSettings:
     token_audience: str
     token_user_claim: str
     token_put: bool
+    check_user_id: bool
     max_connections: int
     max_negotiate_time: int
     max_frame_size: int

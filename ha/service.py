@@ -246,6 +246,7 @@ class Process:
             name_in_certificate=settings.ssl_user_name,
             tokens=self._tokens(),
             token_put=settings.token_put,
+            checks_user_ids=settings.check_user_id,
         )
 
     def _tokens(self) -> Tokens | None:

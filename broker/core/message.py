@@ -89,7 +89,7 @@ _TYPES = {
 }
 """Section -> constructors of its value (1.6, 3.2). That of an amqp-value may be any."""
 
-_MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION_ID, _EXPIRY, _GROUP_ID = 0, 2, 3, 4, 5, 8, 10
+_MESSAGE_ID, _USER_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION_ID, _EXPIRY, _GROUP_ID = 0, 1, 2, 3, 4, 5, 8, 10
 _TTL_FIELDS = 3
 _MAX_UINT = 0xFFFFFFFF
 
@@ -137,6 +137,15 @@ def message_id(data: Encoded) -> MessageId | None:
 def correlation_id(data: Encoded) -> MessageId | None:
     """The correlation-id of the properties."""
     return _id_property(data, _CORRELATION_ID, "correlation-id")
+
+
+def user_id(data: Encoded) -> bytes | None:
+    """The user-id of the properties: who is responsible for the message, by what its producer says."""
+    value = _property(data, _USER_ID)
+    if isinstance(value, str):
+        return value.encode()
+    found: bytes | None = _field(value, bytes, None, "properties", "user-id")
+    return found
 
 
 def to(data: Encoded) -> str | None:
@@ -316,6 +325,57 @@ def _may_say_a_time(data: bytes, code: int, width: int, position: int, size: int
             return True
         position += step if step < 0x100 else 2 + data[position + 1]
     return data[position] != 0x40
+
+
+def of_others(messages: Sequence[bytes], names: Set[bytes]) -> list[int]:
+    """The positions of those whose user-id is set (and not empty), and none of these, or cannot be read, in order. Those that
+    `check` refuses may be among them or not."""
+    found = []
+    for at, data in enumerate(messages):
+        user = _user_at_hand(data)
+        if user not in names if user else user is None and _is_of_others(data, names):
+            found.append(at)
+    return found
+
+
+def is_of_others(data: Encoded, names: Set[bytes]) -> bool:
+    """Whether its user-id is set (and not empty), and none of these. BadMessage when it cannot be read."""
+    user = user_id(data)
+    return bool(user) and user not in names
+
+
+def _is_of_others(data: Encoded, names: Set[bytes]) -> bool:
+    try:
+        return is_of_others(data, names)
+    except BadMessage:
+        return True
+
+
+def _user_at_hand(data: bytes) -> bytes | None:
+    """Its user-id as most encoders write it, b"" when there is none; None when it is to be looked at closely."""
+    position = 0
+    try:
+        while data[position + 1] == 0x53:
+            code, kind = data[position + 2], data[position + 3]
+            if code > PROPERTIES:
+                return b""
+            position += 4
+            if kind == 0x45:
+                continue
+            width = 1 if kind < 0xD0 else 4
+            start = position + 2 * width
+            if code == PROPERTIES:
+                if int.from_bytes(data[position + width : start], "big") <= _USER_ID:
+                    return b""
+                step = _STEPS[data[start]]
+                start += step if step < 0x100 else 2 + data[start + 1]
+                if step <= 0 or data[start] not in (0x40, 0xA0):
+                    return None
+                return bytes(data[start + 2 : start + 2 + data[start + 1]]) if data[start] == 0xA0 else b""
+            position += width + int.from_bytes(data[position : position + width], "big")
+    except IndexError:
+        return b""
+    return None
 
 
 _TTL = 2

@@ -76,6 +76,7 @@ class Intake:
     takes_large = True
     in_transactions = False
     in_any_order = False
+    of_any_user = True
 
     def __init__(self, logs: Logs, queues: Queues, route: RouteAdd, place: Place, stop: Callable[[str], None]) -> None:
         self.logs = logs

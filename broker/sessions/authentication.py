@@ -95,12 +95,15 @@ class Authentication:
         name_in_certificate: str = "cn",
         tokens: Tokens | None = None,
         token_put: bool = False,
+        checks_user_ids: bool = True,
     ) -> None:
         self.demanded = demanded
         self.realm = realm
         self.users = users
         """May be replaced. Logins in progress continue with the old one."""
         self.tokens = tokens
+        self.checks_user_ids = checks_user_ids
+        """Whether a message may only name the user that has logged in as its user."""
         self._token_put = token_put
         self.waiting = 0
         """Logins that wait for their turn or their time."""

@@ -48,6 +48,7 @@ class Claims:
     takes_large = False
     in_transactions = False
     in_any_order = False
+    of_any_user = False
     identity = ""
 
     def __init__(self, mailboxes: Mailboxes) -> None:

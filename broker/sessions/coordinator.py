@@ -32,6 +32,7 @@ class Coordinator:
     takes_large = False
     in_transactions = False
     in_any_order = False
+    of_any_user = False
     identity = ""
 
     def __init__(self, logs: Logs, new_id: Callable[[], str]) -> None:

@@ -42,6 +42,7 @@ class ExchangeTerminus:
     takes_large = True
     in_transactions = True
     in_any_order = False
+    of_any_user = False
 
     def __init__(self, exchanges: Exchanges, node: ExchangeNode, key: str) -> None:
         self._exchanges = exchanges

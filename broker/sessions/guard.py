@@ -25,8 +25,10 @@ class Guard:
     """The rules of a broker, for all of its connections. `quotas`: how many connections, and how many queues, each user may have
     without rules; 0 for any number."""
 
-    def __init__(self, audit: Audit, quotas: tuple[int, int] = (0, 0)) -> None:
+    def __init__(self, audit: Audit, quotas: tuple[int, int] = (0, 0), realm: str | None = None) -> None:
         self.audit = audit
+        self.realm = realm
+        """Of the users here, whose messages may not name others as their users. None: they may."""
         self._quotas = quotas
         self.acl: Acl | None = None
         """None: there are no rules, and everything is allowed."""
@@ -68,6 +70,15 @@ class Rights:
         """By this name the rules know it. A name that nothing has shown to be its own counts for nothing."""
         principal = self.who.principal
         return principal.user if principal.authenticated else NOBODY
+
+    @property
+    def names(self) -> frozenset[bytes] | None:
+        """What its messages may give as their user-id: itself, also without the realm of this broker. None: anything, because
+        nothing has shown who it is."""
+        realm = self.guard.realm
+        if realm is None or not self.who.principal.authenticated:
+            return None
+        return frozenset(name.encode() for name in (self.user, self.user.removesuffix(f"@{realm}")))
 
     def denial(self, lookups: Iterable[Lookup]) -> str:
         """Why not all of this may be; "" if it may."""

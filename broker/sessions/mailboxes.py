@@ -29,6 +29,7 @@ class Mailbox(LinkEnd):
     takes_large = False
     in_transactions = False
     in_any_order = False
+    of_any_user = False
     identity = ""
 
     def __init__(self, mailboxes: Mailboxes, session: Output, link: Sender, address: str) -> None:

@@ -125,6 +125,7 @@ class NumberedTerminus:
     takes_large = True
     in_transactions = False
     in_any_order = False
+    of_any_user = False
 
     def __init__(self, links: NumberedLinks, queue: QueueTerminus, attach: Attach, kept_s: int) -> None:
         session = attach.session

@@ -148,6 +148,7 @@ class OriginTerminus:
     takes_large = True
     in_transactions = False
     in_any_order = False
+    of_any_user = True
 
     def __init__(self, origins: Origins, drain: str, queue: str) -> None:
         self._origins = origins

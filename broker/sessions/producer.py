@@ -8,7 +8,8 @@ Life of a producer: its link attaches to a `Target`, and gets credit for the tar
 passed to the target with the delivery ids. A message gets its outcome when it is known; for most messages this is when a batch of
 the log is committed. With the outcome the credit is returned, unless the target has no room.
 
-Invariants: a delivery that is no AMQP message is rejected, and no target gets it; a message gets `accepted` only when every queue
+Invariants: a delivery that is no AMQP message is rejected, and no target gets it; nor one whose user-id names another user than
+the one that has logged in; a message gets `accepted` only when every queue
 that it was routed to has it durably (or no queue wanted it), and `released` while one of them has no place for it on this broker:
 for a moment on a new primary, and while the disk is nearly full; credit plus messages without an outcome never exceed the window,
 and the link of a client that sends more than its credit ends.
@@ -16,15 +17,16 @@ and the link of a client that sends more than its credit ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Protocol
 
 from broker.amqp.links import Condition, Receiver
 from broker.core import bundles, limits, message
-from broker.core.acl.questions import Lookups
+from broker.core.acl.questions import Lookups, shown
 from broker.core.links import ACCEPTED, REJECTED, RELEASED
 from broker.core.nodes import Routed, Unplaced
 from broker.core.transactions import BadRequest
+from broker.core.values import Encoded
 from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.guard import UNAUTHORIZED
 
@@ -84,6 +86,10 @@ class Target(Protocol):
     def in_any_order(self) -> bool:
         """Whether it takes, and judges itself, messages that are not as they are to be."""
 
+    @property
+    def of_any_user(self) -> bool:
+        """Whether its messages may say that they are other users': a drain brings messages that others have sent."""
+
     def destinations(self, producer: Producer, data: bytes) -> Routed:
         """The queues for this message. Raises the exceptions that `Producer.one_by_one` handles."""
 
@@ -117,7 +123,7 @@ class Target(Protocol):
 class Producer(LinkEnd):
     """See the module."""
 
-    __slots__ = ("_upload", "link", "target", "timed")
+    __slots__ = ("_names", "_upload", "link", "target", "timed")
 
     def __init__(self, session: Output, link: Receiver, target: Target) -> None:
         super().__init__(session)
@@ -126,6 +132,8 @@ class Producer(LinkEnd):
         self.timed = False
         """Whether any of the messages that it hands on may say when it expires or is to be given out."""
         self._upload: Upload | None = None
+        self._names = None if target.of_any_user else session.rights.names
+        """What its messages may give as their user-id; None: anything."""
 
     @property
     def serves_queues(self) -> bool:
@@ -172,6 +180,8 @@ class Producer(LinkEnd):
             self._sort_by_transaction(first, messages, posted)
         else:
             bad, self.timed = message.looked_at(messages)
+            if self._names is not None:
+                bad = self._and_of_others(bad, messages, self._names)
             if bad and not self.target.in_any_order:
                 self._sort_out(first, messages, bad)
             else:
@@ -186,20 +196,42 @@ class Producer(LinkEnd):
                 continue
             run, at = messages[start:stop], first + start
             bad = message.malformed(run)
+            others = [] if self._names is None else message.of_others(run, self._names)
             if txn_id is None:
                 self.timed = True
-                self._sort_out(at, run, bad)
+                self._sort_out(at, run, sorted({*bad, *others}))
             elif bad:
-                self.session.transactions.refuse(txn_id, "one of its messages is not a valid AMQP message by itself")
-                for delivery_id in range(at, at + len(run)):
-                    text = "this message, or another one of its transaction, is not a valid AMQP message by itself"
-                    self.refuse(delivery_id, REJECTED, Condition("amqp:decode-error", text))
+                self._refuse_run(at, len(run), txn_id, "amqp:decode-error", "not a valid AMQP message by itself")
+            elif others:
+                self._refuse_run(at, len(run), txn_id, UNAUTHORIZED, f"of another user than {self._user}, by its user-id")
             else:
                 self.session.transactions.post(self, at, run, txn_id)
             start = stop
 
+    def _refuse_run(self, first: int, count: int, txn_id: bytes, name: str, why: str) -> None:
+        """One of these messages of a transaction cannot be taken, so the transaction cannot be carried out."""
+        self.session.transactions.refuse(txn_id, f"one of its messages is {why}")
+        for delivery_id in range(first, first + count):
+            text = f"this message, or another one of its transaction, is {why}"
+            self.refuse(delivery_id, REJECTED, Condition(name, text))
+
+    @property
+    def _user(self) -> str:
+        return shown(self.session.rights.user)
+
+    def _check_user(self, data: Encoded) -> None:
+        """Denied, if the message says that it is another user's. BadMessage when that cannot be read."""
+        if self._names is not None and message.is_of_others(data, self._names):
+            named = shown((message.user_id(data) or b"").decode(errors="replace"))
+            raise Denied(f"{self._user} may not send a message of another user: its user-id is {named}")
+
+    def _and_of_others(self, bad: list[int], messages: list[bytes], names: Set[bytes]) -> list[int]:
+        """These positions, and those of messages that say that they are other users'."""
+        others = message.of_others(messages, names)
+        return sorted({*bad, *others}) if others else bad
+
     def _sort_out(self, first: int, messages: list[bytes], bad: list[int]) -> None:
-        """Refuse the messages at these positions, which no consumer could read, and pass on all others."""
+        """Refuse the messages at these positions, which are no messages or name another user, and pass on all others."""
         done = 0
         for at in bad:
             if done < at:
@@ -209,7 +241,8 @@ class Producer(LinkEnd):
             else:
                 try:
                     message.check(messages[at])
-                except message.BadMessage as error:
+                    self._check_user(messages[at])
+                except (Denied, message.BadMessage) as error:
                     self.refuse(first + at, *outcome_of(error))
             done = at + 1
         if done < len(messages):
@@ -221,6 +254,8 @@ class Producer(LinkEnd):
             if not self.target.in_transactions:
                 raise BadRequest("amqp:not-implemented", "messages for this node cannot come as one: send them one by one")
             found = bundles.messages_of(bundle)
+            for each in found:
+                self._check_user(each)
             self.session.transactions.at_once(self, found, lambda: self.done(delivery_id))
         except BadRequest as error:
             self.refuse(delivery_id, REJECTED, Condition(error.name, str(error)))
@@ -253,6 +288,7 @@ class Producer(LinkEnd):
             self.session.transactions.refuse(txn_id, text)
             return Refused(self, REJECTED, Condition("amqp:link:message-size-exceeded", text))
         try:
+            self._check_user(head)
             return self.target.begin(self, head)
         except (Unplaced, Full, Denied, message.BadMessage, LookupError) as error:
             return Refused(self, *outcome_of(error))

@@ -95,6 +95,7 @@ class QueueTerminus:
     takes_large = True
     in_transactions = True
     in_any_order = False
+    of_any_user = False
 
     def __init__(self, queues: Queues, node: QueueNode) -> None:
         self._queues = queues

@@ -27,6 +27,7 @@ class Relay:
     takes_large = True
     in_transactions = True
     in_any_order = False
+    of_any_user = False
     identity = ""
 
     def __init__(self, named: Sequence[Named]) -> None:

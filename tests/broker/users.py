@@ -29,8 +29,8 @@ class Believing(Authentication):
         return {sasl.ANONYMOUS: sasl.Anonymous, sasl.PLAIN: Believed}
 
 
-def believing(clock: IReactorTime) -> Authentication:
-    return Believing(clock, lambda work: succeed(work()), lambda: "")
+def believing(clock: IReactorTime, **options: Any) -> Authentication:
+    return Believing(clock, lambda work: succeed(work()), lambda: "", **options)
 
 
 def bench(**options: Any) -> AbstractContextManager[Bench]:

@@ -29,6 +29,7 @@ class Echo:
     takes_large = False
     in_transactions = False
     in_any_order = False
+    of_any_user = False
     identity = ""
 
     def __init__(self, *, only: Principal | None = None) -> None:
