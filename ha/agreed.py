@@ -1,11 +1,11 @@
-"""The cluster's settings (ha.core.cluster_settings) at one broker: asked for, told, and kept to.
+"""The settings of the cluster (ha.core.cluster_settings) at one broker: requests, answers, and planned switchovers.
 
-Life of a request: the primary checks it, proposes a record, and answers when that is committed; when its term ends before, the
-answer says so. A planned switchover is carried out by whoever is the primary at its time: it takes the plan out of the log first,
-so that it happens once at most, and then hands over. One whose time has passed while nobody served is dropped, with a line in the
-log.
+Life of a request: the primary checks it, proposes a record, and answers when the record is committed. If its term ends before
+that, the answer says so. The primary at the planned time carries out a planned switchover: it first takes the plan out of the
+log, so that it happens at most once, and then hands over. A plan that no primary could carry out for `LATE_S` is dropped,
+with a line in the process log.
 
-Invariant: what is told is what is committed and applied here.
+Invariant: this broker reports only settings that are committed and applied here.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ha.core.membership import Membership
 _log = Logger(namespace="ha")
 Answer = tuple[int, str, dict[str, Any]]
 LATE_S = 60.0
-"""A planned switchover that nobody could carry out for this time is dropped."""
+"""A planned switchover is dropped if no primary could start it within this time."""
 
 
 class Agreed:
-    """See the module. `members` are those in force, `primary` is its address or "", `wall` gives seconds since 1970; `hand_over`
-    begins a switchover to the member of that address, or to the best one for ""."""
+    """See the module. `members` gives the members in force, `primary` the primary's address or "", `wall` seconds since 1970.
+    `hand_over` begins a switchover to the member of an address, or to the best one for ""."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Agreed:
         self._hand_over = hand_over
         self._waiting: list[Deferred[Answer]] = []
         self._carrying_out = ""
-        """The time of the plan that is being taken out of the log."""
+        """The time of the plan that is being removed from the log."""
 
     def told(self) -> dict[str, dict[str, Any]]:
         """The settings by key."""
@@ -59,13 +59,13 @@ class Agreed:
         return Tags.of(None if found is None else found.value)
 
     def objection(self, manager: str, hears: str, *, insists: bool = False) -> str:
-        """Why this kind of cluster manager must not promote this broker, which hears that primary ("": none); or "".
-        `insists`: on this very broker."""
+        """Why this kind of cluster manager must not promote this broker; "" if it may. `hears` is the primary that this
+        broker hears, "" for none. `insists`: the request insists on this broker."""
         terms = self._broker.lead.state.definitions.terms
         return settings.objection(manager, self.told(), terms, hears, self._wall(), insists=insists)
 
     def ask(self, body: Mapping[str, Any]) -> Deferred[Answer]:
-        """SET."""
+        """Answer SET."""
         try:
             key, value = settings.checked(body, self._wall())
         except BadSetting as error:
@@ -79,7 +79,7 @@ class Agreed:
         def committed(reason: str) -> None:
             if answered in self._waiting:
                 self._waiting.remove(answered)
-                unset = not value and bool(reason)  # it is what was asked for, and was so before
+                unset = not value and bool(reason)  # the setting was already unset, as requested
                 answered.callback((200, "done", {"setting": key, "value": value}) if unset or not reason else (409, reason, {}))
 
         self._broker.lead.change(Setting(key=key, value=value), committed)
@@ -101,7 +101,7 @@ class Agreed:
         return ""
 
     def state_changed(self, state: str) -> None:
-        """This broker is in another state now."""
+        """The state of this broker has changed."""
         if state != "active":
             self._carrying_out = ""
             waiting, self._waiting = self._waiting, []
@@ -109,7 +109,7 @@ class Agreed:
                 answered.callback((503, "this broker is no longer the primary: query the settings at the next primary", {}))
 
     def tick(self) -> None:
-        """Time has passed: carry out what is due."""
+        """Time has passed: carry out a planned switchover if it is due."""
         plan = self._broker.lead.state.definitions.settings.get(settings.SWITCHOVER)
         if plan is None or self._broker.state != "active" or self._carrying_out == plan.value.get("at"):
             return

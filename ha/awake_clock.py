@@ -1,14 +1,13 @@
-"""A clock to judge the silence of others by: it counts only time in which this process could have heard them.
+"""A clock to measure the silence of others: it counts only time in which this process could have heard them.
 
-A process that was stopped, or had to wait for a processor, wakes up late: its timers are overdue, and what the others have said
-meanwhile waits in its sockets, unread. By any other clock everybody else would have been silent for as long, and a primary would
-give up with its backups' answers in front of it: on a machine that is too busy, without anybody having failed.
+A process that was stopped, or had to wait for a processor, wakes up late. Its timers are overdue, and the messages from
+others wait unread in its sockets. By any other clock all others would have been silent for that time. A primary on an
+overloaded machine would then give up although its backups have answered and nobody has failed.
 
-Life: whoever judges silence has a timer that is due more often than every `at_most_s`, and asks this clock for the time with
-each of its events. When more than that has passed since it was last asked, the process stood still, and no more than `at_most_s`
-of it counts.
+Life: the user of this clock has a timer with a period below `at_most_s`, and reads the clock at each of its events. If more
+than `at_most_s` has passed since the last reading, the process stood still, and only `at_most_s` of that time counts.
 
-Invariants: it never goes back, and never goes faster than the clock that it is made of.
+Invariants: it never goes back, and never runs faster than the clock that it is based on.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Callable
 
 
 class AwakeClock:
-    """See the module. `seconds` is a monotonic clock's."""
+    """See the module. `seconds` reads a monotonic clock."""
 
     def __init__(self, seconds: Callable[[], float], at_most_s: float) -> None:
         self._seconds = seconds
@@ -26,7 +25,7 @@ class AwakeClock:
         self._missed_s = 0.0
 
     def seconds(self) -> float:
-        """What the clock says, less the time in which this process stood still."""
+        """The time of the clock, without the time in which this process stood still."""
         now_s = self._seconds()
         self._missed_s += max(0.0, now_s - self._asked_s - self._at_most_s)
         self._asked_s = now_s

@@ -1,18 +1,19 @@
-"""The newest batches of a log, in memory: for applying them, and for the backups that are nearly level.
+"""The newest batches of a log, in memory: for applying them, and for backups that are almost up to date.
 
-Life of a batch here: `put` when it is proposed or received, looked up by index, dropped from the front once it is no longer
-needed (applied and durable, as `trim` is told) and the cache holds more than its bound; or already above the least that it keeps,
-once every backup that is connected has it too; or from the back, when the log is truncated.
+Life of a batch here: `put` adds it when it is proposed or received, and it is looked up by index. `trim` drops it from the
+front when it is no longer needed (it is applied and durable) and the cache is above its bound. It is also dropped when all
+connected backups have it and the cache is above `least_bytes`. `truncate` drops batches from the back.
 
-Invariant: what it holds is consecutive; a batch that is still needed is never dropped, so the bound may be exceeded by what is
-under way.
+Invariant: the batches are consecutive. A batch that is still needed is never dropped, so batches in progress may exceed the
+bound.
 """
 
 from __future__ import annotations
 
 CACHE_BYTES = 16 * 1024 * 1024
 LEAST_BYTES = 4 * 1024 * 1024
-"""What nobody needs stays up to here: a link between brokers that was cut for a moment goes on from memory."""
+"""Up to here, batches stay even if nobody needs them: a link between brokers that was cut for a moment then continues from
+memory."""
 
 
 class BatchCache:
@@ -57,7 +58,8 @@ class BatchCache:
         self.first = min(self.first, self.last + 1)
 
     def trim(self, needed_from: int, wanted_from: int) -> None:
-        """Drop batches before `needed_from`, as many as the bound demands, and before `wanted_from` all but the least."""
+        """Drop batches before `needed_from` while the cache is above its bound, and before `wanted_from` while it is above
+        `least_bytes`."""
         while self.first <= self.last and (
             (self.nbytes > self.max_bytes and self.first < needed_from)
             or (self.nbytes > self.least_bytes and self.first < wanted_from)
@@ -66,6 +68,6 @@ class BatchCache:
             self.first += 1
 
     def clear(self, next_index: int) -> None:
-        """Forget all; `next_index` comes next."""
+        """Drop all batches; the next one is `next_index`."""
         self._batches.clear()
         self.first, self.last, self.nbytes = next_index, next_index - 1, 0

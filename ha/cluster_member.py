@@ -1,11 +1,11 @@
-"""This broker as a member of its cluster: the cluster's log, the links to the others, and what management may ask of them.
+"""This broker as a member of its cluster: the cluster's log, the links to the other members, and the requests of management.
 
-Life: the store says which members the cluster has, or else `--ha-brokers-url` does; links are tried; the log goes from
-joining to catchup to ready; `PROMOTE` makes it ask for votes, and once it is active it writes its term into the log, where
-every member keeps the history.
+Life: the members come from the store, or from `--ha-brokers-url` if the store has none. The links are opened; the log goes
+from joining to catchup to ready. `PROMOTE` makes it ask for votes. Once it is active it writes its term into the log, so that
+every member has the history.
 
-Invariants: management never decides who is primary, it only asks the log to ask; the cluster's id that the store holds is the
-one said to every other member.
+Invariants: management never decides who is the primary, it only starts a request to the log; this broker sends the cluster id
+of its store to every other member.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _ANSWER_S = 0.1
 
 
 class ClusterStore(Protocol):
-    """What of the store the member needs."""
+    """The part of the store that the member uses."""
 
     @property
     def cluster_id(self) -> str:
@@ -63,11 +63,11 @@ class ClusterStore(Protocol):
 
     @property
     def clusters_left(self) -> tuple[str, ...]:
-        """Those that it belonged to before."""
+        """The ids of the clusters that it belonged to before."""
 
     @property
     def begun(self) -> str:
-        """With what its cluster was begun by a takeover here, for people; "" unless it was."""
+        """How its cluster was begun by a takeover here, as a text for people; "" if it was not."""
 
     def adopt_cluster(self, cluster_id: str) -> None:
         """Belong to this cluster, durably."""
@@ -80,22 +80,22 @@ class Links(LogPeers, Reach, Role, Protocol):
     """The links to the other members, as `ha.net.peers.Peers` makes them."""
 
     def machine_versions(self) -> dict[str, int]:
-        """The machine versions that connected members say they apply, by address."""
+        """The machine versions that connected members report, by address."""
 
     def refusals(self) -> dict[str, str]:
-        """Why there is no link with a member, where one side refuses it."""
+        """Why there is no link with a member, for the links that one side refuses."""
 
     def tell_removed(self, members: Membership) -> None:
-        """These are the members, committed: let the others learn that they are none."""
+        """These members are committed: tell removed brokers that they are no members."""
 
     def tick(self) -> None:
         """Time has passed: called each TICK_S."""
 
     def trouble(self) -> dict[str, str]:
-        """The members that cannot be talked to, and why, by address."""
+        """The members without a working link, and the reason, by address."""
 
     def stop(self) -> None:
-        """End them all, for good."""
+        """End all links for good."""
 
 
 class ClusterMember:
@@ -129,9 +129,9 @@ class ClusterMember:
         self._telemetry = telemetry
         self._asked_because = ""
         self._asked_by = ""
-        """The kind of cluster manager that has asked for the promotion; "" for a person."""
+        """The kind of cluster manager that requested the promotion; "" for a person."""
         self._planned = False
-        """Whether a primary served when it was asked for."""
+        """Whether a primary served at the time of the request."""
         self._last_refusal = ""
         self._looking_since = self._catching_up_since = 0.0
         self._was = ("joining", "", 0)
@@ -139,7 +139,7 @@ class ClusterMember:
         self._followed = ""
         """The last other primary."""
         self._succeeded: Deferred[None] | None = None
-        """Fires when another primary is known."""
+        """Fires when another primary is known, or when there will be none."""
         broker.logs.identify = lambda: store.cluster_id
         self._log: ReplicatedLog
         self._changes: MemberChanges
@@ -189,7 +189,7 @@ class ClusterMember:
         self._changes.is_removed_from(index)
 
     def _user_of_brokers(self) -> str:
-        """Who has to be at the other end of a member's link; "" for anybody, or for whoever has the member's certificate."""
+        """The user that must be at the other end of a member's link; "" for any user, or if the member's certificate decides."""
         settings, authentication = self._settings, self._broker.authentication
         if not authentication.demanded or settings.by_certificate:
             return ""
@@ -202,8 +202,8 @@ class ClusterMember:
         self._ticker.start(TICK_S, now=False)
 
     def hand_over(self) -> Deferred[None]:
-        """Let another broker take over, because this one is about to stop: fires when that is the primary, when nobody can take
-        over, or after --ha-switchover-timeout. At once when this broker is not the primary."""
+        """Let another broker take over, because this one is about to stop. Fires when the other one is the primary, when no
+        broker can take over, or after --ha-switchover-timeout; at once if this broker is not the primary."""
         if self._broker.state != "active":
             return succeed(None)
         succeeded = self._succeeded = Deferred()
@@ -213,7 +213,8 @@ class ClusterMember:
         return succeeded
 
     def _successors(self) -> list[str]:
-        """Who could take over, the best one first: those that no tag keeps back, and of these who has most of the log."""
+        """The connected backups, the best one first: those without the tag nofailover, then those with the longest log, then
+        those with the highest priority."""
         stores = self.log.replica.members.stores
         backups = [each for each in self.log.status().peers if each.connected and each.address in stores]
         tags = {each.address: self._agreed.tags(each.address) for each in backups}
@@ -221,7 +222,7 @@ class ClusterMember:
         return [each.address for each in backups]
 
     def _planned_switchover(self, candidate: str) -> None:
-        """Hand over as planned: to the candidate, or to whom it goes best."""
+        """Start a planned switchover: to the candidate, or to the best backup without one."""
         candidates = [candidate] if candidate else self._successors()
 
         def ended(outcome: TransferEnded) -> None:
@@ -241,7 +242,8 @@ class ClusterMember:
             self._another_leads()
 
     def _transfer_ended(self, ended: TransferEnded, others: list[str]) -> None:
-        """Handed over: then the vote of this broker may be needed still, so that it waits for the outcome."""
+        """After a successful transfer the vote of this broker may still be needed, so it waits for the outcome. After a
+        failed one it tries the next candidate."""
         if not ended.done and self._succeeded is not None:
             self._hand_over_to(others, ended.reason)
 
@@ -264,12 +266,12 @@ class ClusterMember:
         self._keep_virtual_ip()
 
     def _keep_virtual_ip(self) -> None:
-        """Have the address while this broker serves, unless it is about to hand over."""
+        """Hold the address while this broker serves, unless it is about to hand over."""
         if self._broker.state == "active" and not self._broker.leaving.under_way:
             self.virtual_ip.tick()
 
     def has_first_release(self) -> bool:
-        """Whether a member may be of release 0.1, which reads batches of the first format alone."""
+        """Whether a member may be of release 0.1, which reads only batches of the first format."""
         return self._broker.lead.state.definitions.machine_version < 2
 
     def _raise_version(self) -> None:
@@ -288,34 +290,34 @@ class ClusterMember:
     # ---- ha.net.peers.PeerEvents
 
     def connected(self, peer: str) -> None:
-        """A member can be talked to."""
+        """The link to a member is up."""
         self.log.connected(peer)
 
     def disconnected(self, peer: str) -> None:
-        """A member is gone."""
+        """The link to a member is down."""
         if self._broker.state in ("active", "recovering"):
             self.note("backup_lost", epoch=self.log.epoch, broker=peer, peer=self.me)
         self.log.disconnected(peer)
 
     def receive(self, peer: str, message: Message, payload: bytes | memoryview) -> None:
-        """A member said something."""
+        """A message of a member has arrived."""
         self.log.receive(peer, message, payload)
 
     def heard(self, peer: str) -> None:
-        """A member is in the midst of saying something large."""
+        """A part of a large message of a member has arrived."""
         self.log.heard(peer)
 
     def members_changed(self, members: Membership) -> None:
         """A membership is committed: remember the cluster's id."""
         if members.cluster_id in self._store.clusters_left:
-            return  # a takeover was cut short: it has the new cluster's id, and not its first batch
+            return  # a takeover was cut short: the store has the new cluster's id, but not its first batch
         if members.cluster_id and members.cluster_id != self._store.cluster_id:
             self._store.adopt_cluster(members.cluster_id)
             if self._telemetry is not None:
                 self._telemetry.cluster = members.cluster_id
         self.peers.tell_removed(members)
 
-    # ---- what the log's state means
+    # ---- changes of the log's state
 
     def _state_changed(self, state: str, epoch: int, primary: str) -> None:
         was, was_primary, was_epoch = self._was
@@ -331,7 +333,7 @@ class ClusterMember:
             where=f", primary {primary}" if primary and primary != self.me else "",
         )
         if was_primary not in ("", self.me) and not primary and epoch == was_epoch:
-            # With a higher epoch it would be an election that took the primary away, perhaps a planned one.
+            # With a higher epoch, an election has ended the term of the primary, perhaps a planned one.
             self.note(
                 "failure_detected",
                 epoch=epoch,
@@ -373,7 +375,7 @@ class ClusterMember:
             self.note("catch_up_begin", epoch=epoch, peer=now[1], index=index)
 
     def _silence_ms(self) -> float | None:
-        """For how long nobody has served, as far as this broker knows: detection included."""
+        """How long no broker has served, as far as this broker knows, with the time of detection; None if it does not know."""
         silence_s = self.log.silence_s()
         return None if silence_s is None else silence_s * 1000
 
@@ -406,11 +408,11 @@ class ClusterMember:
         self._asked_because, self._asked_by, self._planned = "", "", False
 
     def note(self, kind: str, **fields: Any) -> None:
-        """Tell telemetry of an event: the fields are those of `TelemetryWriter.event`."""
+        """Report an event to telemetry: the fields are those of `TelemetryWriter.event`."""
         if self._telemetry is not None:
             self._telemetry.event(kind, **fields)
 
-    # ---- what clients are told
+    # ---- information for clients
 
     def _brokers_url(self) -> urls.Url:
         """The members in force: first those of --ha-brokers-url, in its order."""
@@ -427,7 +429,7 @@ class ClusterMember:
             {
                 Symbol("network-host"): address.host,
                 Symbol("port"): address.port,
-                # A string, as Qpid JMS insists; as a symbol it leaves the list unread.
+                # A string, because Qpid JMS requires it; it ignores the list if this is a symbol.
                 Symbol("scheme"): "amqps" if address.transport == urls.SSL else "amqp",
             }
             for address in public.addresses
@@ -442,7 +444,7 @@ class ClusterMember:
 
     @property
     def _status(self) -> str:
-        """The broker's state, or `removed` while it looks in vain for the primary of a cluster that it is not in any more."""
+        """The broker's state; `removed` if it looks for the primary of a cluster that has removed it."""
         return "removed" if self._broker.state == "joining" and self._changes.removed else self._broker.state
 
     def _item(self) -> dict[str, Any]:
@@ -508,7 +510,7 @@ class ClusterMember:
         }
 
     def _membership(self) -> dict[str, Any]:
-        """The members in force, as every broker tells them alike."""
+        """The members in force, as in the log of this broker."""
         log = self.log.replica.log
         return {
             "index": log.members_index,
@@ -566,8 +568,8 @@ class ClusterMember:
                 return succeed((501, f"this broker does not have the operation {operation!r} on its cluster", {}))
 
     def _promote(self, reason: str, manager: str, *, insist: bool, known: int | None) -> Deferred[Answer]:
-        """Make this broker the primary. Without `insist`, which a resource manager does without, it does not wait for another one
-        to be elected before it. `known`: the epoch that the asker knows of: it does not mean a primary that was elected since."""
+        """Make this broker the primary; `insist`: see `ha.core.pursuit` (resource managers do not insist). `known` is the epoch
+        that the requester knows: the request is refused if a primary was elected later."""
         began = self._clock.seconds()
         if self._broker.state == "active":
             return succeed((200, "this broker is the primary already", self._promoted(began)))
@@ -581,7 +583,7 @@ class ClusterMember:
         return self._stand(began, reason, lambda: self.log.promote(insist=insist))
 
     def _stop_process(self, *, force: bool) -> Answer:
-        """Stop this broker in order, unless the others are no majority without it."""
+        """Stop this broker in order, unless the others have no majority without it."""
         voters, trouble = self.log.replica.members.voters, self.peers.trouble()
         others = [voter for voter in voters if voter != self.me and voter not in trouble]
         if self.me in voters and 2 * len(others) <= len(voters) and not force:
@@ -597,7 +599,7 @@ class ClusterMember:
         return stand().addCallback(self._promotion_ended, began)
 
     def _bootstrap(self, *, force: bool) -> Deferred[Answer]:
-        """Begin a new cluster; without `force` only say what that would give up."""
+        """Begin a new cluster; without `force` only report what would be lost."""
         began = self._clock.seconds()
         obstacle = self.log.obstacle_to_bootstrap()
         if obstacle:
@@ -617,7 +619,7 @@ class ClusterMember:
         return succeed((409, f"nothing was done: {text}", {}))
 
     def _take_over(self, *, force: bool) -> Deferred[Answer]:
-        """Begin a new lineage with what is here (ha.core.lineage); without `force` only say what that would give up."""
+        """Begin a new lineage with the data here (ha.core.lineage); without `force` only report what would be lost."""
         began, obstacle = self._clock.seconds(), self.log.obstacle_to_takeover()
         if obstacle:
             return succeed((409, f"no takeover by force can begin here: {obstacle}", {}))
@@ -647,12 +649,13 @@ class ClusterMember:
         return self._stand(began, f"qpid-ha takeover --force {left}", stand).addCallback(told)
 
     def _is_lineage_of_one(self) -> bool:
-        """Whether a takeover has made this broker a cluster by itself, and it is one still."""
+        """Whether a takeover has made this broker the only member of a cluster, and it still is."""
         members = self.log.replica.members
         return bool(self._store.begun) and members.cluster_id == self._store.cluster_id and members.voters == (self.me,)
 
     def _not_told_yet(self) -> str:
-        """What the history does not say yet of a takeover that has made this broker a cluster by itself."""
+        """The text for the history about a takeover that made this broker the only member; "" if there was none, or if the
+        history already has it."""
         begun = self._store.begun if self._is_lineage_of_one() else ""
         told = any(begun in term.reason for term in self._broker.lead.state.definitions.terms)
         return f"qpid-ha takeover --force {begun}" if begun and not told else ""
@@ -673,12 +676,12 @@ class ClusterMember:
 
 
 def _added_as(body: dict[str, Any]) -> Change:
-    """As what a request adds a broker."""
+    """The change that a request to add a broker asks for."""
     if body.get("witness") is True:
         return Change.ADD_WITNESS
     return Change.ADD_STANDBY if body.get("standby") is True else Change.ADD
 
 
 def _given_up(without: tuple[str, ...]) -> str:
-    """What the record of a term says of the members without which it was begun by force."""
+    """The text in the record of a term about members that were silent when it was begun by force; "" for none."""
     return f"; begun anew without {', '.join(without)}, whose data, if any, is given up" if without else ""

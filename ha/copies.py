@@ -1,10 +1,10 @@
-"""On how many disks all that is committed lies, as the primary knows, and what to say while it is on one alone.
+"""On how many disks all committed batches are, as the primary knows, and a warning while they are on only one.
 
-With a witness (ha.core.witness) a cluster serves on when one broker is left, and then that broker's disk has the only copy. Life:
-`tick` is called now and then; when there has been one copy for `SETTLED_S`, the log and telemetry are told (`one_copy`), and told
-again when there are more (`more_copies`). `notice` is what management answers meanwhile.
+With a witness (ha.core.witness) a cluster continues to serve when only one broker is left; then that broker's disk has the
+only copy. Life: `tick` is called regularly. When there has been one copy for `SETTLED_S`, the log and telemetry report
+`one_copy`; when there are more copies again, they report `more_copies`. `notice` is the text that management shows meanwhile.
 
-Invariant: nothing here is asked before a batch is committed: the copies are counted, and hold nothing up.
+Invariant: no commit waits for this module: it only counts the copies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SETTLED_S = 1.0
 
 
 def copies(status: ReplicaStatus) -> int:
-    """How many disks have all that is committed; 0 on a broker that is not the primary, which does not know."""
+    """How many disks have all committed batches; 0 on a broker that is not the primary, because it does not know."""
     if status.state is not State.ACTIVE:
         return 0
     others = sum(peer.stores and peer.match_index >= status.commit_index for peer in status.peers)
@@ -29,7 +29,7 @@ def copies(status: ReplicaStatus) -> int:
 
 
 def notice(status: ReplicaStatus) -> str:
-    """What an operator should know while there is one copy, and a witness beside it; ""."""
+    """The warning for an operator while there is one copy and a witness; "" otherwise."""
     if not status.members.witness or copies(status) != 1:
         return ""
     others = [
@@ -44,7 +44,7 @@ def notice(status: ReplicaStatus) -> str:
 
 
 class Copies:
-    """See the module. `note` tells telemetry of an event."""
+    """See the module. `note` reports an event to telemetry."""
 
     def __init__(self, note: Callable[..., None]) -> None:
         self._note = note

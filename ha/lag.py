@@ -1,14 +1,15 @@
-"""How far each backup is behind, taken once an interval and handed to telemetry.
+"""How far each backup is behind, measured once for each interval and passed to telemetry.
 
-On a primary: a row per backup for the whole log, and one per backup and replicated queue; on a backup, its own view of the
-whole log. A witness stores nothing that could be late: there is no row of it, and none by it.
+On a primary there is a row for each backup and the whole log, and one for each backup and replicated queue. A backup has one
+row, with its own view of the whole log. A witness stores nothing that could be late, so it has no row and writes none.
 
-A queue's lag is exact for a backup that lacks a few batches, which are in memory: they are looked into. For one that is further
-behind it comes from marks (`ha.core.queue_lag`): rounded up to the mark before, and to no more than the whole log's.
+A queue's lag is exact for a backup that lacks a few batches, because these are in memory and are searched. For a backup that
+is further behind, the lag comes from marks (`ha.core.queue_lag`): it is rounded up to the mark before, and is at most the lag
+of the whole log.
 
-Invariants: what a sample costs depends on queues and backups, never on how much waits; no more than `ROWS_PER_S` rows are
-made, because with more queues than that the interval grows, as each row then says; the reactor is kept for at most `SLICE` rows
-at a time.
+Invariants: the cost of a sample depends on the numbers of queues and backups, never on the number of waiting messages. At
+most `ROWS_PER_S` rows are made: with more queues the interval grows, and each row reports it. The reactor is busy for at most
+`SLICE` rows at a time.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _PAUSE_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class _Queues:
-    """The replicated queues, in the order of their names, and what does not change while they are the same."""
+    """The replicated queues, in the order of their names, and the facts that stay the same until the queues change."""
 
     nodes: list[QueueNode]
     numbers: tuple[int, ...]
@@ -51,7 +52,7 @@ class _Queues:
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """What the samples of one moment share."""
+    """The facts that all samples of one moment share."""
 
     at: float
     now_s: float
@@ -60,11 +61,11 @@ class _Interval:
     counted: Totals
     rates: list[str]
     runs: dict[int, list[tuple[int, int, int]]]
-    """What was found in the newest batches, which several backups may lack."""
+    """The contents of the newest batches, which several backups may lack."""
 
 
 class LagReporter:
-    """Samples every `interval_ms` of the telemetry. `wall` gives seconds since 1970, `rows_per_s` bounds what is written."""
+    """Samples at every `interval_ms` of the telemetry. `wall` gives seconds since 1970; `rows_per_s` limits the rows."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class LagReporter:
         self._call = self._clock.callLater(delay, self._sample)
 
     def stop(self) -> None:
-        """End; what was taken is written."""
+        """Stop, and close the telemetry: samples already taken are written."""
         for call in (self._call, self._work_call):
             if call is not None and call.active():
                 call.cancel()
@@ -142,7 +143,7 @@ class LagReporter:
         self._next_slice()
 
     def _is_due(self, at: float, rows: int) -> bool:
-        """Whether this is an interval in which so many rows may be made."""
+        """Whether the samples of this moment are due, if they have so many rows."""
         times = max(1, ceil(rows / (self._rows_per_s * self._interval_ms / 1000)))
         self._stretch(times)
         return int(at * 1000 / self._interval_ms) % times == 0
@@ -155,7 +156,7 @@ class LagReporter:
             self._next_slice()
 
     def _next_slice(self) -> None:
-        """Some of the rows; more of them soon."""
+        """Make some of the rows, and schedule the rest."""
         self._work_call = None
         assert self._work is not None
         for _ in self._work:
@@ -164,7 +165,7 @@ class LagReporter:
         self._work = None
 
     def _finish(self) -> None:
-        """What is left of the last interval must not wait any longer: the reactor is late."""
+        """Make the remaining rows of the last interval now, because the reactor is late."""
         if self._work_call is not None:
             self._work_call.cancel()
         for _ in self._work or ():
@@ -172,7 +173,7 @@ class LagReporter:
         self._work = self._work_call = None
 
     def _rows(self, interval: _Interval, lags: dict[str, Lag]) -> Iterator[None]:
-        """Hand over every row, in slices."""
+        """Pass on all rows, in slices."""
         status, queues = interval.status, interval.queues
         committed, synced = self._commit_rate(status, interval.now_s), self._log.syncs.take()
         described = []
@@ -238,10 +239,10 @@ class LagReporter:
         )
 
     def _headroom_bytes(self, lag: Lag) -> int:
-        """How much more may be committed before a backup needs a snapshot, at least.
+        """A lower bound of the bytes that may be committed before a backup needs a snapshot.
 
-        A checkpoint drops the log before it, but for what a connected backup needs that is not far behind; one that is due
-        sooner, because the disk runs short, spares nothing.
+        A checkpoint drops the log before it, except for the part that a connected backup needs, if that is not far behind. A
+        checkpoint that is due sooner, because the disk is nearly full, keeps none of it.
         """
         log, size, checkpoint = self._log.replica.log, self._log.retention.checkpoint_bytes, self._log.journal.checkpoint
         if lag.acked_index + 1 < log.first_index:
@@ -283,7 +284,8 @@ class LagReporter:
         return rate_texts(records, nbytes, counted.at_s - before.at_s)
 
     def _waiting(self, lag: Lag, interval: _Interval) -> dict[int, tuple[int, int, float]]:
-        """What of each queue, by position, this backup has not acknowledged: records, bytes, and the age of the oldest in ms."""
+        """The unacknowledged messages of this backup by position of the queue: records, bytes, and the age of the oldest in
+        ms."""
         last = interval.status.last_index
         if lag.acked_index >= last:
             return {}
@@ -317,7 +319,7 @@ class LagReporter:
     # ---- on both
 
     def _commit_rate(self, status: ReplicaStatus, now_s: float) -> tuple[float, float] | None:
-        """Records and bytes committed a second since the last time, as far as this broker knows; None the first time."""
+        """Records and bytes committed in a second since the last call, as far as this broker knows; None at the first call."""
         records, nbytes = self._log.replica.log.totals_at(status.commit_index)
         before, self._committed = self._committed, (now_s, status.commit_index, records, nbytes)
         if before is None or now_s <= before[0] or records < before[2] or nbytes < before[3]:
@@ -326,7 +328,8 @@ class LagReporter:
         return (records - before[2]) / elapsed_s, (nbytes - before[3]) / elapsed_s
 
     def _own_row(self, status: ReplicaStatus) -> LagSample:
-        """A backup's own view: what it holds against what it knows to be committed, and since when it has known that."""
+        """A backup's own view: its durable log compared with the commit index that it knows, and since when it has known
+        that."""
         now_s, log = self._clock.seconds(), self._log.replica.log
         durable, commit, last = status.durable_index, status.told_commit, status.last_index
         behind = commit > durable

@@ -1,11 +1,11 @@
-"""Changes of the members as management asks for them: what stands against one, and who has been removed.
+"""Changes of the members at the request of management: the checks before a change, and the removed brokers.
 
-Life of a change on the primary: `add` first reaches the new broker, so that no learner is taken that nobody can talk to; `remove`
-first looks at what would be left. What stands against a change is answered with 409 and what to do; `force` leaves these looks
-out. Then the log is asked, and the answer comes when the change is committed.
+Life of a change on the primary: `add` first opens a link to the new broker, so that no unreachable learner is added. `remove`
+first checks the members that would be left. A failed check is answered with 409 and the next step for the operator; `force`
+skips these checks. Then the change is requested from the log, and the answer comes when it is committed.
 
-A broker that was removed hears no primary any more. The others tell it, when it connects, from which index of the log on it is no
-member (`ha.net.peers`); so it knows itself as removed, until its own log says something newer.
+A removed broker no longer hears a primary. When it connects, the others tell it from which index of the log on it is no
+member (`ha.net.peers`). From then on it knows that it is removed, until its own log has a newer membership.
 
 Invariant: nothing here changes the members; the log does, one at a time.
 """
@@ -36,10 +36,10 @@ _OTHERWISE = {
 
 
 class Reach(Protocol):
-    """What of the links to the others is needed."""
+    """The part of the links to the other members that is needed here."""
 
     def reach(self, address: str, within_s: float) -> Deferred[str]:
-        """Open a link to this broker, member or not: fires with "" when messages go through, else with why they do not."""
+        """Open a link to this broker, member or not. Fires with "" when messages can pass, else with the reason why not."""
 
     def set_members(self, members: Membership) -> None:
         """Keep links to these members."""
@@ -48,7 +48,7 @@ class Reach(Protocol):
         """The connected members that know neither a witness nor learners that stay learners."""
 
     def runs_as_witness(self, address: str) -> bool:
-        """Whether the broker that was reached there says that it is a witness."""
+        """Whether the broker at this address reports that it is a witness."""
 
 
 class MemberChanges:
@@ -62,25 +62,25 @@ class MemberChanges:
 
     @property
     def removed(self) -> bool:
-        """Whether this broker is a member no more, as far as it can know."""
+        """Whether this broker is no longer a member, as far as it can know."""
         replica = self._log.replica
         if not replica.members.role(self._me):
             return replica.log.members_index <= replica.commit_index
         return self._removed_at > replica.log.members_index
 
     def is_removed_from(self, index: int) -> None:
-        """Another member says that this broker is none, by the membership that stands in the log at `index`."""
+        """Another member reports that this broker is no member, by the membership at `index` of the log."""
         self._removed_at = max(self._removed_at, index)
 
     def removed_at(self, address: str) -> int:
-        """Since which index of the log a broker is no member; 0 when it is one, or that is not committed."""
+        """The index of the log from which on a broker is no member; 0 if it is one, or if its removal is not committed."""
         replica = self._log.replica
         if replica.members.role(address) or replica.log.members_index > replica.commit_index:
             return 0
         return replica.log.members_index
 
     def add(self, text: str, *, force: bool, change: Change = Change.ADD) -> Deferred[Answer]:
-        """ADD-BROKER: as what, the change says."""
+        """Answer ADD-BROKER. `change` says in which role the broker is added."""
         witness = change is Change.ADD_WITNESS
         address = _address(text)
         if isinstance(address, tuple):
@@ -112,7 +112,7 @@ class MemberChanges:
         return self._links.reach(address, REACH_S).addCallback(reached)
 
     def set_role(self, text: str, role: str, *, force: bool) -> Deferred[Answer]:
-        """SET-ROLE: a learner that stays one becomes a voter when it has caught up; a voter becomes such a learner."""
+        """Answer SET-ROLE: a permanent learner becomes a voter when it has caught up; a voter becomes a permanent learner."""
         if role == "learner":
             return self._take_vote(text, Change.LOWER, force=force, abrupt=False)
         address = _address(text)
@@ -123,7 +123,7 @@ class MemberChanges:
         return self._log.change_member(address, Change.LET_VOTE).addCallback(_ended)
 
     def remove(self, text: str, *, force: bool, abrupt: bool = False) -> Deferred[Answer]:
-        """REMOVE-BROKER. `abrupt`: a primary that is to go goes at once, without a handover."""
+        """Answer REMOVE-BROKER. `abrupt`: a primary that is to be removed leaves at once, without a handover."""
         return self._take_vote(text, Change.REMOVE, force=force, abrupt=abrupt)
 
     def _take_vote(self, text: str, change: Change, *, force: bool, abrupt: bool) -> Deferred[Answer]:
@@ -143,7 +143,7 @@ class MemberChanges:
         return self._log.change_member(address, change).addCallback(_ended)
 
     def _older(self, change: Change) -> Answer | None:
-        """What to answer when a connected member would not understand the members after this change."""
+        """The answer if a connected member would not understand the members after this change; None otherwise."""
         older = self._links.of_older_release() if change in _NEW_CHANGES else []
         if not older or not self._log.serving:
             return None
@@ -181,7 +181,7 @@ class MemberChanges:
 
 
 def _address(text: str) -> str | Answer:
-    """The one address in this text, or what to answer instead."""
+    """The one address in this text, or the answer that refuses it."""
     try:
         addresses = urls.parse(text).addresses
     except urls.BadUrl as error:

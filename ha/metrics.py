@@ -1,7 +1,7 @@
-"""What Prometheus is told of a broker's part in its cluster: its state, its log, and how far the other members are behind.
+"""The metrics for Prometheus of a broker's part in its cluster: its state, its log, and the lag of the other members.
 
-The figures are those of `qpid-ha status`, which come as the item of `QUERY ha`. How far the members are behind is told by the
-primary alone. A broker that is in no cluster tells its state, and nothing else.
+The figures are those of `qpid-ha status`, which are the item of `QUERY ha`. Only the primary reports the lag of the members.
+A broker that is in no cluster reports only its state.
 
 Reference: docs/reference/metrics.md.
 """
@@ -18,7 +18,7 @@ _MS: Final = 1000
 
 
 def families(item: dict[str, Any]) -> Iterator[Family]:
-    """Of an item of `QUERY ha`."""
+    """The metric families of an item of `QUERY ha`."""
     samples: list[Sample] = [(labels({"state": state}), int(item["status"] == state)) for state in STATES]
     yield Family("understudy_state", "1 for the broker's state, 0 for the others.", samples)
     if not item.get("clusterId"):
@@ -64,5 +64,5 @@ def families(item: dict[str, Any]) -> Iterator[Family]:
 
 
 def _in_sync(item: dict[str, Any]) -> int | None:
-    """A witness holds nothing that could be in sync: it has no sample."""
+    """Whether a member is in sync. A witness stores nothing that could be in sync, so it has no sample."""
     return None if item["witness"] else int(item["inSync"])

@@ -1,10 +1,10 @@
-"""What waits to be sent to each member, in the order in which the core wanted it sent.
+"""The messages that wait to be sent to each member, in the order of the core.
 
-Almost everything leaves at once. When the bytes of a message must be read from disk first, what comes after it for the same
-member waits behind it.
+Almost every message leaves at once. If the bytes of a message must first be read from disk, later messages for the same
+member wait behind it.
 
-Life of an item: `send` or `send_later` puts it at the end of its member's line; it leaves when all before it have left; `clear`
-drops the line, when the link is lost, and whatever is still being read for it.
+Life of an item: `send` or `send_later` puts it at the end of its member's line; it leaves when all items before it have left.
+`clear` drops the line and the results of reads in progress for it, when the link is lost.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Sending(Protocol):
     """Where messages leave. Calls return at once and never raise."""
 
     def send(self, peer: str, message: Message, batches: Sequence[bytes]) -> None:
-        """Send a message, and beside it these batches (Append), or the one chunk of bytes (SnapshotChunk). In order; dropped when
-        the peer is not connected."""
+        """Send a message with these batches (Append), or with its one chunk of bytes (SnapshotChunk). Messages keep their
+        order; they are dropped if the peer is not connected."""
 
 
 class Peers(Sending, Protocol):
@@ -35,20 +35,20 @@ class Peers(Sending, Protocol):
         """Keep links to these members."""
 
     def close(self, peer: str, reason: str) -> None:
-        """Close the link to this peer, which has sent something that cannot be right; it may be opened again."""
+        """Close the link to this peer, which has sent an invalid message; the link may be opened again."""
 
 
 class NoPeers:
-    """The links of a log that is this broker's alone."""
+    """The links of a log that only this broker has."""
 
     def send(self, peer: str, message: Message, batches: Sequence[bytes]) -> None:
-        """Nobody is there."""
+        """There is no peer."""
 
     def set_members(self, members: Membership) -> None:
-        """Nobody is there."""
+        """There is no peer."""
 
     def close(self, peer: str, reason: str) -> None:
-        """Nobody is there."""
+        """There is no peer."""
 
 
 class _Item:
@@ -61,14 +61,14 @@ class _Item:
 
 
 class Outbox:
-    """One line a member."""
+    """One line for each member."""
 
     def __init__(self, peers: Sending) -> None:
         self._peers = peers
         self._lines: dict[str, deque[_Item]] = {}
 
     def send(self, peer: str, message: Message, batches: Sequence[bytes]) -> None:
-        """Send now, or when what is before it has left."""
+        """Send now, or when all items before it have left."""
         line = self._lines.get(peer)
         if line:
             line.append(_Item(message, batches, None))
@@ -83,7 +83,7 @@ class Outbox:
         wanted: Callable[[], bool],
         failed: Callable[[str, Exception], None],
     ) -> None:
-        """Send when `reading` has brought the batches, if it is still `wanted` then. `failed` when it could not."""
+        """Send when `reading` has the batches, if the message is still `wanted` then. `failed` is called if the read fails."""
         item = _Item(message, None, wanted)
         line = self._lines.setdefault(peer, deque())
         line.append(item)

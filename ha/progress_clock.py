@@ -1,7 +1,7 @@
-"""When each batch was proposed, and so how old the oldest one is that a backup has not acknowledged.
+"""When each batch was proposed, and the age of the oldest batch that a backup has not acknowledged.
 
-Life: `proposed` notes each batch's time. The newest are kept one by one, older ones one a second, so that hours of a backup's
-absence cost little; beyond that, an age is at least what is known.
+Life: `proposed` notes each batch's time. The newest times are all kept; of older ones, one for each second. So a backup that
+is absent for hours costs little memory. An age beyond the kept times is a lower bound.
 
 Invariant: an age is never overstated by more than a second, and 0 exactly when nothing waits.
 """
@@ -21,7 +21,8 @@ _COARSE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far one member is behind, as its primary knows. `lag_ms` is the age of the oldest batch not acknowledged by it."""
+    """How far one member is behind, as its primary knows. `lag_ms` is the age of the oldest batch that it has not
+    acknowledged."""
 
     address: str
     connected: bool
@@ -53,7 +54,7 @@ class ProgressClock:
             self._coarse.append((index, now))
 
     def since(self, index: int) -> float | None:
-        """When batch `index` was proposed, to a second; None when nothing is known of it or of any before it."""
+        """When batch `index` was proposed, to a second; None if no time is known for it or an earlier batch."""
         times = self._fine if self._fine and self._fine[0][0] <= index else self._coarse
         position = bisect_right(times, index, key=lambda item: item[0])
         if position == 0:
@@ -61,12 +62,12 @@ class ProgressClock:
         return times[position - 1][1]
 
     def age_ms(self, index: int, now: float) -> float:
-        """How long ago batch `index` was proposed, to a second; 0 when nothing is known."""
+        """How long ago batch `index` was proposed, to a second; 0 if no time is known."""
         since = self.since(index)
         return 0.0 if since is None else max(0.0, now - since) * 1000
 
     def lag(self, status: ReplicaStatus, now: float) -> dict[str, Lag]:
-        """The lag of each member that the status speaks of, and that stores batches."""
+        """The lag of each member in the status that stores batches."""
         return {peer.address: self._of(peer, status.last_index, now) for peer in status.peers if peer.stores}
 
     def _of(self, peer: PeerStatus, last_index: int, now: float) -> Lag:
@@ -89,14 +90,14 @@ _READY_BATCHES = 256
 
 
 class SyncTimes:
-    """How long the journal's syncs have taken since one last looked: mean and longest."""
+    """How long the journal's syncs have taken since the last call of `take`: mean and longest."""
 
     def __init__(self) -> None:
         self._count = 0
         self._total_s = self._longest_s = 0.0
 
     def add(self, seconds: float) -> None:
-        """One more."""
+        """Count one more sync."""
         self._count += 1
         self._total_s += seconds
         self._longest_s = max(self._longest_s, seconds)

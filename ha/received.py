@@ -1,7 +1,7 @@
-"""Batches as the core sees them: from the journal at a start, and from a message that has come in.
+"""Batches in the form for the core: from the journal at the start, and from messages that arrive.
 
-A message that carries batches is looked at whole before any of it counts: each batch against its checksum, then their indexes and
-epochs against the message's header. Only then does the core step it.
+A message with batches is checked completely before any part of it counts: each batch against its checksum, then their indexes
+and epochs against the message's header. Only then does the core step it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ha.core.witness import attested_from
 
 
 class BadMessage(ValueError):
-    """A member has sent something that cannot be right; the text says what."""
+    """A member has sent an invalid message; the text says what is wrong."""
 
 
 def stored_log(journal: Journal, members: Membership, found: Recovered) -> Log:
-    """The log that a journal's recovery has found; of a witness, where what it attests ends. `members` are those of a store that
-    knows of none. BadBatch.
+    """The log that a journal's recovery has found; for a witness, the end of the log that it attests. `members` are used if
+    the store has none. BadBatch.
     """
     checkpoint = found.checkpoint
     log = Log(members)
@@ -36,7 +36,7 @@ def stored_log(journal: Journal, members: Membership, found: Recovered) -> Log:
 
 
 def members_in(batch: bytes) -> Membership | None:
-    """The membership that a verified batch carries, if it does. BadBatch, BadMembership."""
+    """The membership in a verified batch; None if it has none. BadBatch, BadMembership."""
     parsed = Batch.parse(batch, verified=True)
     return next((Membership.from_dict(parsed.json(run)) for run in parsed.runs if run.kind is Kind.MEMBERS), None)
 
@@ -69,7 +69,7 @@ def checked_append(append: Append, payload: bytes | memoryview) -> tuple[Append,
 
 
 def check_chunk(chunk: SnapshotChunk, payload: bytes | memoryview) -> None:
-    """BadMessage when the bytes are not what the message says."""
+    """Check that the bytes fit the message; BadMessage if not."""
     fault = fault_of(chunk)
     if len(payload) != chunk.nbytes:
         fault = f"a snapshot chunk of {len(payload)} bytes came where {chunk.nbytes} were announced"

@@ -16,8 +16,8 @@ member cannot be the primary; it still stores batches and votes (docs/adr/0015).
 stops.
 
 Invariants: the listener is never called from within `propose`; bytes with a wrong checksum never reach core, journal or
-listener; a batch is in memory until it is applied here and durable here; at most one checkpoint is written, and one received, at
-a time.
+listener; a batch is in memory until it is applied here and durable here; at most one checkpoint is written, and one received,
+at a time.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ class ReplicatedLog:
     ) -> None:
         """Open the log `name` of the store; blocks while it is read.
 
-        `members` are those of a store that knows of none. `wall` gives seconds since 1970; `in_thread` runs a function in
-        another thread; `new_id` gives ids that nothing else has; `on_event` takes what telemetry tells; `first_format` says
-        whether a member reads batches of the first format alone; `before_end` is called before this broker, as the primary, lets
-        another one take over, and before anybody hears that its term is over. DamagedStore, StorageError, BadBatch.
+        `members` are used if the store has none. `wall` gives seconds since 1970; `in_thread` runs a function in another
+        thread; `new_id` gives unique ids; `on_event` takes the events for telemetry; `first_format` says whether a member
+        reads only batches of the first format; `before_end` is called before this broker, as the primary, lets another one
+        take over, and before anyone is told that its term has ended. DamagedStore, StorageError, BadBatch.
         """
         self.name, self.me = name, me
         self._clock = clock
@@ -138,7 +138,7 @@ class ReplicatedLog:
         self._running = self._stopped = False
         self._received: list[bytes] = []
         self._received_first = 0
-        """What came with the message that the core is told of, and the index of the first, if it is batches."""
+        """The data beside the message that the core steps now, and the index of the first batch, if it is batches."""
         self._outbox = Outbox(self._peers)
         self._sender = BatchSender(
             self._outbox, self._cache, self.journal, in_thread, lambda: self.replica.epoch, self._unreadable
@@ -156,8 +156,8 @@ class ReplicatedLog:
         self._tick_s = None if settings.standalone else settings.heartbeat_s / 2
 
     def misfit(self, settings: ReplicaSettings) -> str:
-        """Why a broker of these settings must not run with this store, or "": a witness has no log, and others have no more than
-        that."""
+        """Why a broker with these settings must not run with this store; "" if it may. A witness needs a store without
+        a log of batches, and only a witness can use the store of a witness."""
         attested = self.replica.attested
         if settings.witness and attested is None and self.log.last_index:
             return (
@@ -186,13 +186,13 @@ class ReplicatedLog:
 
     @property
     def may_propose(self) -> bool:
-        """Writable, the disk willing, and few enough batches under way."""
+        """Whether this broker is a primary that may write, the disk accepts writes, and few enough batches are in progress."""
         if not self.serving or not self.replica.writable or self._members_due is not None or self._stopped:
             return False
         return self._proposing.has_room(self.replica.log, self._applying.applicable)
 
     def propose(self, builder: BatchBuilder) -> int:
-        """Seal and replicate; returns the batch's index."""
+        """Seal and replicate a batch; returns its index."""
         assert self.may_propose, "a batch was proposed while the log takes none"
         self._applying.held = True
         try:
@@ -209,20 +209,20 @@ class ReplicatedLog:
         self._take(self.replica.propose(self._awake.seconds(), len(data), parse_header(data).n_records, members))
         return index
 
-    # ---- what the edge tells
+    # ---- events from the edge
 
     def start(self) -> None:
-        """Begin: from here on the listener is called."""
+        """Start: from now on the listener is called."""
         if self._first_checkpoint is not None:
             self._applying.load(self._first_checkpoint)
         self._take(self.replica.start(self._awake.seconds()))
-        if self._tick_s is not None:  # a log of one broker waits for nobody
+        if self._tick_s is not None:  # a log of one broker needs no timers
             self._ticker.start(self._tick_s, now=False).addErrback(self.broken)
 
     def cannot_apply(self, why: str) -> None:
-        """This release must not apply what is committed: say so, once, and stop applying."""
+        """This release must not apply what is committed: report it once, and stop applying."""
         self._applying.halted = f"{why}; nothing more is applied here: upgrade this broker"
-        self.retention.stop()  # a checkpoint would leave out what is not applied
+        self.retention.stop()  # a checkpoint would lack the batches that are not applied
         if self._tick_s is None:
             self._stopped = True
             self._applying.stop()
@@ -232,7 +232,7 @@ class ReplicatedLog:
         self._take(self.replica.halt(self._awake.seconds(), f"{self.me} cannot apply its log: {self.halted}"))
 
     def stop(self) -> Deferred[None]:
-        """End: nothing more is sent, proposed or told. The journal is left open, for the store to close."""
+        """Stop: nothing more is sent, proposed or passed on. The journal stays open until the store closes it."""
         if not self._stopped:
             self._stopped = True
             self.retention.stop()
@@ -247,13 +247,13 @@ class ReplicatedLog:
         self._take(self.replica.connected(self._awake.seconds(), peer))
 
     def disconnected(self, peer: str) -> None:
-        """The link to this member is gone."""
+        """The link to this member is down."""
         self._outbox.clear(peer)
         self._snapshots.cut_short("the link was lost", peer)
         self._take(self.replica.disconnected(self._awake.seconds(), peer))
 
     def receive(self, peer: str, message: Message, payload: bytes | memoryview) -> None:
-        """A message came; `payload` is what stood beside it: whole batches end to end, or a chunk of a snapshot."""
+        """A message has arrived; `payload` is the data beside it: whole batches end to end, or a chunk of a snapshot."""
         if self._stopped:
             return
         try:
@@ -274,7 +274,7 @@ class ReplicatedLog:
         self._take(self.replica.step(self._awake.seconds(), peer, message))
 
     def heard(self, peer: str) -> None:
-        """More of a large message has come from this member, which is not whole yet."""
+        """A part of a large message from this member has arrived."""
         self._take(self.replica.heard(self._awake.seconds(), peer))
 
     def _tick(self) -> None:
@@ -282,7 +282,8 @@ class ReplicatedLog:
         self._end_needless_snapshots()
 
     def _end_needless_snapshots(self) -> None:
-        """A late request begins a transfer to a backup that has all of it by now, and will ask for nothing more."""
+        """A late request can begin a transfer to a backup that already has all of it, and that will request nothing more: end
+        it."""
         sending = self._snapshots.sending
         if sending:
             wanted = {peer.address for peer in self.status().peers if peer.progress == Pace.SNAPSHOT}
@@ -292,23 +293,24 @@ class ReplicatedLog:
     # ---- requests
 
     def promote(self, *, insist: bool = False) -> Deferred[PromotionEnded]:
-        """Become the primary; fires when active, or when refused. `insist`: see `ha.core.pursuit`."""
+        """Become the primary. Fires when this broker is active, or when the request is refused. `insist`: see
+        `ha.core.pursuit`."""
         return self._stand(partial(self.replica.promote, insist=insist))
 
     def bootstrap(self) -> Deferred[PromotionEnded]:
-        """Begin a new cluster from this blank store, without the members that are silent; fires when active, or when refused."""
+        """Begin a new cluster from this blank store, without the silent members. Fires when active, or when refused."""
         return self._stand(self.replica.bootstrap)
 
     def take_over(self, cluster_id: str) -> Deferred[PromotionEnded]:
-        """Begin a new lineage with what is here, whose id the store has; fires when active, or when refused."""
+        """Begin a new lineage with the data here; the store already has its id. Fires when active, or when refused."""
         return self._stand(partial(self.replica.take_over, cluster_id=cluster_id))
 
     def obstacle_to_takeover(self) -> str:
-        """Why no new lineage can begin here, or ""."""
+        """Why no new lineage can begin here; "" if it can."""
         return self.replica.obstacle_to_takeover(self._awake.seconds())
 
     def obstacle_to_bootstrap(self) -> str:
-        """Why no new cluster can begin with this store, or ""."""
+        """Why no new cluster can begin with this store; "" if it can."""
         return self.replica.obstacle_to_bootstrap(self._awake.seconds())
 
     def _stand(self, ask: Callable[[float, str], list[Effect]]) -> Deferred[PromotionEnded]:
@@ -356,12 +358,12 @@ class ReplicatedLog:
 
     @property
     def halted(self) -> str:
-        """Why nothing more is applied, "" while it is."""
+        """Why no more batches are applied; "" while they are."""
         return self._applying.halted
 
     @property
     def serving(self) -> bool:
-        """Whether producers may write to it here."""
+        """Whether producers may write to this log here."""
         return self.state in (State.ACTIVE, State.STANDALONE)
 
     @property
@@ -370,18 +372,18 @@ class ReplicatedLog:
         return self.replica.log
 
     def lag(self, status: ReplicaStatus | None = None) -> dict[str, Lag]:
-        """How far each other member is behind, by address, but for a witness; empty unless this broker is primary. Whoever has
-        just asked for the status gives it."""
+        """How far each other member is behind, by address, without the witness; empty unless this broker is the primary. A
+        caller that already has the status passes it."""
         return self.progress.lag(status or self.status(), self._clock.seconds())
 
     def cached(self, first: int, last: int) -> list[bytes] | None:
-        """Batches that are in memory; None when not all are."""
+        """Batches in memory; None if some of them are not in memory."""
         return self._cache.span(first, last)
 
     # ---- effects
 
     def _take(self, effects: list[Effect]) -> None:
-        """Carry out effects in order, those that arise meanwhile after them."""
+        """Execute effects in order, and after them the effects that arise meanwhile."""
         self._effects.extend(effects)
         if self._running or self._stopped:
             return
@@ -393,7 +395,7 @@ class ReplicatedLog:
                 elif self._members_due is not None:
                     self._propose_members(self._members_due)
         except StorageError as error:
-            self.stop()  # what was not saved must not be said, now or when it is asked for again
+            self.stop()  # data that was not saved must not be sent, now or at a later request
             self._storage_error(str(error), True)
         finally:
             self._running = False
@@ -431,7 +433,7 @@ class ReplicatedLog:
             case do.StateChanged():
                 self._state_changed(effect)
             case do.WritableChanged():
-                pass  # asked for by `may_propose` after each list of effects
+                pass  # requested by `may_propose` after each list of effects
             case do.Quiesce() | do.Resume():
                 self._quiesce(effect)
             case PromotionEnded() | TransferEnded() | MembershipEnded() | do.TermEnded():
@@ -452,7 +454,8 @@ class ReplicatedLog:
             self._tell_members(-1)
 
     def _tell_members(self, after: int) -> None:
-        """Tell of the membership if its index is above `after` and committed: before that it may yet give way to another one."""
+        """Report the membership if its index is above `after` and it is committed: before that, another one may still replace
+        it."""
         if after < self.replica.log.members_index <= self._applying.committed:
             self._on_members(self.replica.log.members)
 
@@ -474,7 +477,7 @@ class ReplicatedLog:
         self._take(self.replica.quiesced(self._awake.seconds()))
 
     def _ended_with(self, effect: Ended | do.TermEnded) -> None:
-        """A request has come to its end, or a term."""
+        """A request or a term has ended."""
         if isinstance(effect, do.TermEnded):
             self._term_ended(effect.reason, effect.planned)
             return
@@ -509,7 +512,7 @@ class ReplicatedLog:
             self._take(self.replica.stored(self._awake.seconds(), index, epoch))
 
     def broken(self, failure: Failure) -> None:
-        """Our own bug, met while time passed or batches were applied: a log that has lost its way must not go on."""
+        """An error in this software occurred in a timer or while batches were applied: the log must not continue."""
         self._stopped = True
         _log.failure("the {name} log cannot go on", failure=failure, name=self.name)
         self._storage_error(f"the {self.name} log cannot go on: {failure.getErrorMessage()}", True)
@@ -531,7 +534,7 @@ class ReplicatedLog:
             self._snapshots.wait(peer, epoch)
         else:
             if any(each.address == peer and each.match_index >= index for each in self.status().peers):
-                index = offset = 0  # it has that one, by what it said last, and lacks what came after: send the newest
+                index = offset = 0  # it reported that it has that one, but lacks later batches: send the newest
             self._snapshots.send(peer, epoch, index, offset)
 
     # ---- snapshots and checkpoints
@@ -574,12 +577,12 @@ class ReplicatedLog:
     # ---- bodies
 
     def read_bodies(self, bodies: list[Body]) -> Deferred[list[bytes | str]]:
-        """Read these bodies from disk in another thread: the bytes of each, or the text why they cannot be read."""
+        """Read these bodies from disk in another thread: the bytes of each, or the text why it cannot be read."""
         return self._in_thread(lambda: read_verified(self.journal, bodies))
 
     def rotten(self, place: int, text: str) -> None:
-        """Bodies have rotted here. In a cluster another broker has them still: this one stops, and gets a snapshot when it comes
-        back. A log of one broker says it and goes on: whoever asks for these bodies does not get them.
+        """Bodies are damaged here. In a cluster another broker still has them: this one stops, and gets a snapshot when it
+        starts again. A log of one broker reports it and continues; readers of these bodies get an error.
         """
         if self._tick_s is None:
             _log.error("{text}; no other broker has it", text=text)
@@ -592,10 +595,10 @@ class ReplicatedLog:
         self._storage_error(f"{text}; the broker stops, and fetches everything from another one when it is started again", True)
 
     def compacted(self, first_index: int) -> None:
-        """A checkpoint stands, and the log before this index may be forgotten."""
+        """A checkpoint is written, and the log before this index may be deleted."""
         self._take(self.replica.compacted(first_index))
 
-    # ---- what the listener is told
+    # ---- calls for `ha.log.applying`
 
     def _term_ended(self, reason: str, planned: bool) -> None:
         self._before_end()
@@ -605,16 +608,17 @@ class ReplicatedLog:
             self._on_event("fenced", epoch=self.replica.epoch, detail=reason)
 
     def is_active(self) -> None:
-        """The listener is about to hear that this broker is primary, or alone: what its log has is not under way."""
+        """The listener is about to be told that this broker is the primary, or standalone: no batch in the log is in
+        progress."""
         self._proposing.begin_after(self.replica.log.last_index)
 
     def held_by_all(self) -> int:
-        """The index up to which every backup that is connected has the log on disk, this broker's own end without any."""
+        """The index up to which all connected backups have the log on disk; without backups, the last index of this broker."""
         needing = [peer.match_index for peer in self.status().peers if peer.connected and peer.stores]
         return min([self.replica.log.last_index, *needing])
 
     def applied_more(self) -> None:
-        """Batches were applied: something may be due on the disk."""
+        """Batches were applied: a checkpoint or a compaction may be due."""
         self.retention.applied()
 
     def cannot_read(self, why: str) -> None:
@@ -623,6 +627,6 @@ class ReplicatedLog:
         self._storage_error(f"a committed batch cannot be read back: {why}", True)
 
     def told(self) -> None:
-        """Say, each time when it has become so, that proposals are welcome."""
+        """Tell the listener, once each time, that proposals have become welcome."""
         if self._proposing.became(self.may_propose):
             self._listener.on_writable()

@@ -1,11 +1,11 @@
-"""A program that is told when this broker's role changes: to move an address, to tell a load balancer, to page somebody.
+"""A program that is started when this broker's role changes: to move an address, to notify a load balancer, to page a person.
 
-Life of a call: the role changes (`primary`, `backup`, or `joining` while no primary is known); the program is started with its
-own arguments and then role, epoch, the primary's address ("-" for none) and this broker's own. It has `timeout_s`; then it is
-killed, with a line in the log, as there is one for each call that fails. One runs at a time: what changes meanwhile is told when
-it has ended, the newest role alone.
+Life of a call: the role changes (`primary`, `backup`, or `joining` while no primary is known). The program is started with
+its own arguments and then the role, the epoch, the primary's address ("-" for none) and this broker's own address. After
+`timeout_s` it is killed. A line in the log reports each call that fails or is killed. One program runs at a time: when it has
+ended, the program is started again only for the newest role.
 
-Invariants: the broker waits for no program; what a program prints or does changes nothing here.
+Invariants: the broker waits for no program; its output and its result change nothing here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROLES = {"active": "primary", "recovering": "backup", "catchup": "backup", "read
 
 
 class RoleCallback:
-    """See the module. `words` is the program with its own arguments; with none of them nothing is called."""
+    """See the module. `words` is the program with its own arguments; if it is empty, nothing is called."""
 
     def __init__(self, reactor: Any, words: Sequence[str], timeout_s: float, me: str) -> None:
         self._reactor = reactor
@@ -38,7 +38,7 @@ class RoleCallback:
         self._running: _Call | None = None
 
     def changed(self, state: str, epoch: int, primary: str) -> None:
-        """This broker is in that state now; only another role than before is told."""
+        """The state of this broker has changed; the program is called only if the role is another one than before."""
         role = ROLES.get(state, "joining")
         if not self._words or role == self._role:
             return
@@ -79,23 +79,23 @@ class _Call(ProcessProtocol):
         self.timer: Any = None
 
     def connectionMade(self) -> None:
-        """It runs, and reads nothing."""
+        """The program runs: close its standard input."""
         assert self.transport is not None
         self.transport.closeStdin()
 
     def outReceived(self, data: bytes) -> None:
-        """It says something: the last of it may go to the log."""
+        """The program has written output: the end of it may go to the log."""
         self._said = (self._said + data)[-_MAX_OUTPUT:]
 
     errReceived = outReceived
 
     def too_late(self, timeout_s: float) -> None:
-        """It has had its time."""
+        """The program has used up its time: kill it."""
         self._late = True
         _log.error("{program} has not ended within {s:g} s, and is killed", program=self._words[0], s=timeout_s)
         with suppress(ProcessLookupError, PermissionError):
             os.kill(self.process.pid, signal.SIGKILL)
-        for fd in (1, 2):  # what it has started may keep these open
+        for fd in (1, 2):  # its child processes may keep these open
             self.process.closeChildFD(fd)
 
     def processEnded(self, reason: Failure) -> None:

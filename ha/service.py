@@ -87,11 +87,11 @@ def release() -> str:
 
 
 class Process:
-    """Everything that one broker process holds.
+    """All parts of one broker process.
 
-    All that it knows of the world comes through `reactor` and `host`. `links` makes the links to the other members;
-    `segment_bytes` bounds a log's segments, a checkpoint is due when the log has grown by `checkpoint_bytes`, and large messages
-    are taken by parts of `part_bytes`.
+    It reaches the outside world only through `reactor` and `host`. `links` makes the links to the other members.
+    `segment_bytes` bounds the segments of a log, a checkpoint is due when the log has grown by `checkpoint_bytes`, and large
+    messages are received in parts of `part_bytes`.
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class Process:
             quotas=(settings.connection_limit_per_user, settings.max_queues_per_user),
         )
         self.status = 0
-        """Other than 0: it cannot go on, and marks nothing clean."""
+        """Not 0: the process cannot continue, and marks nothing as clean."""
         self.ends_with = 0
-        """Its exit status when it stops in order."""
+        """The exit status of an orderly stop."""
         self.patience_s = _STOP_S
-        """What clients have to read that it stops."""
+        """The time that clients have to read that this broker stops."""
         self.logs: dict[str, ReplicatedLog] = {}
         self.member: ClusterMember | None = None
         self.lag: LagReporter | None = None
@@ -132,16 +132,16 @@ class Process:
         self.token_keys: TokenKeys | None = None
         self.tls: Credentials | None = None
         self.tls_port: int | None = None
-        """Where it listens for TLS, if it does."""
+        """The port for TLS, if it has one."""
         self.admin_port: int | None = None
-        """Where it listens for probes, if it does."""
+        """The port for probes, if it has one."""
         self._stopping = False
         self._handshakes: Handshakes | None = None
         self._ports: list[Any] = []
 
     def start(self) -> None:
-        """Take port and store, replay, begin to join or to serve. CannotStart says why not; SettingsError what is wrong with the
-        files that TLS needs."""
+        """Take port and store, replay, begin to join or to serve. CannotStart gives the reason for a failure; SettingsError
+        the error in the files for TLS."""
         self.tls = self._credentials()
         max_connections = self._max_connections()
         authentication = self._authentication()
@@ -220,12 +220,12 @@ class Process:
         files = self.settings.tls
         if files.certificate is None:
             return None
-        from broker.net.credentials import Credentials  # what it brings takes time to load
+        from broker.net.credentials import Credentials  # this import takes time
 
         return Credentials(files, demands=self.settings.ssl_require_client_authentication, wall=self.host.wall)
 
     def _authentication(self) -> Authentication:
-        """How clients log in. CannotStart when the users' file, or the keys for tokens, cannot be read."""
+        """How clients log in. CannotStart if the users' file or the keys for tokens cannot be read."""
         settings, host = self.settings, self.host
         users = None
         if settings.users is not None or (settings.auth and settings.token_keys is None):
@@ -253,7 +253,7 @@ class Process:
         settings = self.settings
         if settings.token_keys is None:
             return None
-        from broker.core.tokens import BadKeys, Rules, Tokens  # what they bring takes time to load
+        from broker.core.tokens import BadKeys, Rules, Tokens  # these imports take time
         from broker.net.token_keys import TokenKeys
 
         rules = Rules(settings.token_issuer, settings.token_audience, settings.token_user_claim)
@@ -278,7 +278,7 @@ class Process:
         return deferToThreadPool(self.reactor, self.reactor.getThreadPool(), work)
 
     def _max_connections(self) -> int:
-        """As many as asked for, or fewer where the limit of open files is low: the disk and the other members come first."""
+        """The requested number, or fewer if the limit of open files is low: the disk and the other members have priority."""
         files, wanted = self.host.open_files(), self.settings.max_connections
         kept = RESERVED_DESCRIPTORS + SPARE_CONNECTIONS + (2 * MAX_HANDSHAKES if self.tls is not None else 0)
         kept += PROBE_CONNECTIONS if self.settings.admin_port is not None else 0
@@ -313,7 +313,7 @@ class Process:
             self.tls.watch(self.reactor)
 
         if settings.admin_port is not None:
-            from broker.net.probes import Probes  # what it brings takes time to load
+            from broker.net.probes import Probes  # this import takes time
 
             probes = Probes(self.reactor, self._health, metrics=self._metrics())
             self.admin_port = self._listen_on(settings.admin_port, "--admin-port", probes, settings.admin_interface)
@@ -342,7 +342,7 @@ class Process:
         return Health(logs.state, logs.serving and not ended, leaves, logs.primary)
 
     def _listen_on(self, number: int, option: str, factory: ServerFactory, interfaces: tuple[str, ...] = ()) -> int:
-        """Listen on this port of every interface; which one it is."""
+        """Listen on this port of every interface; returns the port."""
         for interface in interfaces or self.settings.interface:
             if option == "--admin-port":
                 port = listen(self.reactor, factory, number, interface, option, urgent=True)
@@ -432,7 +432,8 @@ class Process:
         return log
 
     def fail(self, text: str) -> None:
-        """The broker cannot go on: end the process, marking nothing clean. The first reason is the one that people need."""
+        """The broker cannot continue: end the process, and mark nothing as clean. Only the first reason is logged as
+        critical, because people need that one."""
         if self.status:
             _log.info("and while it stops: {text}", text=text)
             return
@@ -446,7 +447,8 @@ class Process:
             self.reactor.stop()
 
     def hang_up(self) -> None:
-        """SIGHUP: read again what may change while this broker runs. What has become wrong stays as it was."""
+        """SIGHUP: read again the files that may change while this broker runs. If a file is now wrong, its old content stays
+        in force."""
         if self.tls is not None:
             self.tls.reload()
         if self.accounts is not None:
@@ -459,7 +461,7 @@ class Process:
             _log.warn("SIGHUP has no effect: options are read only at the start; restart this broker to change them")
 
     def _read_users_again(self, accounts: Accounts) -> None:
-        """In a thread: a hundred thousand users take seconds."""
+        """Read in a thread, because a hundred thousand users take seconds."""
 
         def take(users: Users) -> None:
             self.broker.authentication.users = users
@@ -472,8 +474,8 @@ class Process:
         self._in_thread(accounts.load).addCallbacks(take, keep)
 
     def stop(self) -> Deferred[None]:
-        """Stop in order: the primary's part, clients, links, logs, store. Fires when what clients were told has left, or soon in
-        any case."""
+        """Stop in order: the primary's part, clients, links, logs, store. Fires when the last messages to clients have left,
+        or after a short time in any case."""
         _log.info("stopping")
         self._stopping = True
         if self.member is None or self.status:
@@ -502,7 +504,7 @@ class Process:
 
     def _stopped(self) -> None:
         if self.member is not None:
-            self.member.virtual_ip.leave()  # what clients were told has left by it
+            self.member.virtual_ip.leave()  # the last messages to clients have left through it
         self.store.close(clean=self.status == 0)
 
     def _wait_for_clients(self, since_s: float, stopped: Deferred[None]) -> None:
@@ -515,8 +517,8 @@ class Process:
 def run(
     reactor: Any, settings: BrokerSettings, ha: HaSettings, prepare: Callable[[Process], object] = lambda process: None
 ) -> int:
-    """Run a broker until it is told to stop. Returns the exit status; CannotStart when it cannot begin. `prepare` is called with
-    what has started, before it serves."""
+    """Run a broker until it is told to stop. Returns the exit status; CannotStart if it cannot begin. `prepare` is called
+    with the started process, before it serves."""
     levels = LogLevels(settings.log_enable)
     log_to_stderr(levels)
     raise_open_files()
@@ -538,7 +540,7 @@ def run(
         print(f"Listening on TCP/TCP6 port {process.port}", file=sys.stderr, flush=True)
     if process.tls_port is not None:
         print(f"Listening for SSL connections on TCP/TCP6 port {process.tls_port}", file=sys.stderr, flush=True)
-    # What is there now stays; what comes is mostly messages, which are in no cycles.
+    # The objects that exist now stay. Later objects are mostly messages, which are in no cycles.
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER)
     reactor.run()
@@ -546,7 +548,7 @@ def run(
 
 
 def log_to_stderr(levels: LogLevels) -> None:
-    """One line an event on stderr: time, level, text."""
+    """One line for each event on stderr: time, level, text."""
 
     @provider(ILogObserver)
     def write(event: dict[str, Any]) -> None:

@@ -1,10 +1,10 @@
-"""What a broker is told about its cluster: the `--ha-*` options, the settings read from them, and which member this broker is.
+"""A broker's settings for its cluster: the `--ha-*` options, the settings read from them, and which member this broker is.
 
 Life: `read` takes the command line and the environment and gives the broker's and the cluster's settings, checked together; when
 the broker listens, `own_address` finds out which address of `--ha-brokers-url` is its own. Nothing changes them afterwards.
 
-Invariants: a broker that is told to be in a cluster knows all members' addresses, and how to log in where that is demanded, or
-does not start; the times and bounds of the consensus core have their defaults in `ha.core.settings`.
+Invariants: a broker that belongs to a cluster knows the addresses of all members, and how to log in if that is required, or
+it does not start. The times and bounds of the consensus core have their defaults in `ha.core.settings`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ha.core.virtual_ip import VirtualAddress, parsed
 
 LEVELS = ("none", "configuration", "all")
 HEARTBEATS_AN_ELECTION = 3
-"""A backup gives its primary up only after that many heartbeats were missed: fewer would be noise of the network."""
+"""A backup considers its primary lost only after so many missed heartbeats: a smaller number would react to network noise."""
 LEAST_WITH_WITNESS = 3
 _CORE = ReplicaSettings()
 
@@ -52,7 +52,7 @@ def _brokers_url(value: str) -> Url:
 
 
 def _program(value: str) -> tuple[str, ...]:
-    """A program with its arguments, quoted as for a shell. It must be there, and this user must be allowed to run it."""
+    """A program with its arguments, quoted as for a shell. It must exist, and this user must be allowed to run it."""
     words = tuple(shlex.split(value))
     found = shutil.which(words[0]) if words else None
     if found is None:
@@ -61,7 +61,7 @@ def _program(value: str) -> tuple[str, ...]:
 
 
 def member_name(value: str) -> str:
-    """One address, in the spelling of its name."""
+    """One address, in the spelling of a member's name."""
     addresses = urls.parse(value).addresses
     if len(addresses) != 1:
         raise ValueError(f"{value!r} has {len(addresses)} addresses: give the one address of this broker, as in broker1:5672")
@@ -69,7 +69,7 @@ def member_name(value: str) -> str:
 
 
 def _virtual_ips(value: str) -> tuple[VirtualAddress, ...]:
-    """Addresses with commas between them, each once."""
+    """Addresses separated by commas, without repetition."""
     found = tuple(parsed(part) for part in value.split(","))
     if len({address.ip for address in found}) < len(found):
         raise ValueError("an address is named twice")
@@ -206,12 +206,12 @@ OPTIONS = (
         "A link between two brokers is closed when it is silent for this time.",
     ),
 )
-"""Everything that a broker can be told about its cluster, besides `broker.settings.OPTIONS`."""
+"""All options about the cluster, besides `broker.settings.OPTIONS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class HaSettings:
-    """A member's settings. Times in seconds, sizes in bytes, fields named after the options of `OPTIONS`."""
+    """A member's settings. Times are in seconds, sizes in bytes; the fields have the names of the options of `OPTIONS`."""
 
     ha_cluster: bool
     ha_brokers_url: Url | None
@@ -219,7 +219,7 @@ class HaSettings:
     ha_address: str
     """A member's name, or "" for the one that `own_address` finds."""
     ha_witness: str
-    """The name of the member that is the witness, "" without one."""
+    """The name of the member that is the witness; "" without one."""
     ha_replicate: str
     """The default level: none, configuration or all."""
     ha_flow_bytes: int
@@ -230,10 +230,10 @@ class HaSettings:
     ha_machine_version_limit: int
     """The newest machine version that this broker applies (broker.core.commands)."""
     ha_username: str
-    """"" where brokers do not log in to each other."""
+    """"" if brokers do not log in to each other."""
     ha_password: str = field(repr=False)
     ha_password_file: str | None = field(repr=False)
-    """What stands in that file."""
+    """The content of that file."""
     ha_mechanism: str
     ha_on_role_change: tuple[str, ...]
     """A program with its arguments; () for none."""
@@ -245,7 +245,7 @@ class HaSettings:
     def from_values(cls, values: Mapping[str, Any]) -> HaSettings:
         """The settings for these values by field name (as `gather` gives them, other tables' among them); the rest by default.
 
-        SettingsError when they contradict one another or a cluster lacks its members.
+        SettingsError if they contradict one another, or if a cluster lacks its members.
         """
         own = {option.field: values.get(option.field, option.default) for option in OPTIONS}
         url: Url | None = own["ha_brokers_url"]
@@ -288,17 +288,17 @@ class HaSettings:
 
     @property
     def membership(self) -> Membership:
-        """The members of a store that knows of none."""
+        """The members for a store that has none."""
         return Membership.of(self.members, witness=self.ha_witness)
 
     @property
     def login(self) -> Login:
-        """Who this broker is towards the other members."""
+        """The identity of this broker for the other members."""
         return Login(self.ha_username or None, self.ha_password or self.ha_password_file or "", self.ha_mechanism, self.encrypted)
 
     @property
     def encrypted(self) -> bool:
-        """Whether the members' links are over TLS, so that a member is who has its certificate."""
+        """Whether the members' links use TLS, so that a certificate identifies a member."""
         return self.ha_cluster and self.ha_brokers_url is not None and self.ha_brokers_url.addresses[0].transport == urls.SSL
 
     @property
@@ -307,7 +307,7 @@ class HaSettings:
         return self.encrypted and self.ha_mechanism == EXTERNAL
 
     def replica(self, me: str = "") -> ReplicaSettings:
-        """What of this the consensus core works with, at the member of this name."""
+        """The settings for the consensus core, at the member of this name."""
         return ReplicaSettings(
             standalone=not self.ha_cluster,
             witness=bool(self.ha_witness) and self.ha_witness == me,
@@ -324,8 +324,8 @@ def read(
     environ: Mapping[str, str] | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> tuple[BrokerSettings, HaSettings]:
-    """All settings of a broker: `command_line` as `broker.options.gather` takes it, `environ` is the process's by default. `note`
-    is told a line for each option of Apache Qpid's qpidd in the file that has no effect here."""
+    """All settings of a broker: `command_line` as `broker.options.gather` takes it; `environ` is the process's environment by
+    default. `note` gets a line for each option of Apache Qpid's qpidd in the file that has no effect here."""
     table, given = (*broker_settings.OPTIONS, *OPTIONS), os.environ if environ is None else environ
     values = gather(table, command_line, given, Foreign(qpidd_options.WITHOUT_EFFECT, qpidd_options.INSTEAD, note))
     broker, ha = BrokerSettings.from_values(values), HaSettings.from_values(values)
@@ -361,10 +361,11 @@ def read(
 
 
 def own_address(settings: HaSettings, interfaces: tuple[str, ...], port: int) -> Address:
-    """Which member this broker is that listens on `port` of these interfaces.
+    """Which member this broker is, if it listens on `port` of these interfaces.
 
-    It is what `--ha-address` says, else the one address of the URL that has this port and a host of this machine. Names are
-    looked up, which may take a while. SettingsError when none or several match, or when the others could not reach it there.
+    It is the value of `--ha-address`, else the one address of the URL that has this port and a host of this machine. Names
+    are looked up, which may take some time. SettingsError if none or several match, or if the others could not reach the
+    broker there.
     """
     url = settings.ha_brokers_url
     assert url is not None, "only a member of a cluster has an address"
@@ -392,7 +393,7 @@ def own_address(settings: HaSettings, interfaces: tuple[str, ...], port: int) ->
 
 
 def _check_witness(witness: str, url: Url | None) -> None:
-    """SettingsError unless this member of the URL can be the witness of all of them."""
+    """SettingsError unless this member of the URL can be the witness of the cluster."""
     if url is None or witness not in url.names:
         raise SettingsError(f"--ha-witness {witness} is not among the addresses of --ha-brokers-url ({_list(url)})")
     if len(url.names) < LEAST_WITH_WITNESS:
@@ -411,7 +412,7 @@ def _list(url: Url | None) -> str:
 
 
 def local_ips(address: Address) -> set[str]:
-    """The IP addresses of this machine among those that the address's host has."""
+    """The IP addresses of this address's host that belong to this machine."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)
     except OSError:
@@ -420,7 +421,7 @@ def local_ips(address: Address) -> set[str]:
 
 
 def _is_local(family: int, sockaddr: tuple[Any, ...]) -> bool:
-    """Only a machine's own address can be bound; a datagram socket's port takes nothing away from the broker's."""
+    """Only an address of this machine can be bound. A datagram socket's port does not conflict with the broker's port."""
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((sockaddr[0], 0, *sockaddr[2:]))
@@ -435,6 +436,6 @@ def _covers(interface: str, ip: str) -> bool:
 
 
 def _covers_all(interface: str, version: int) -> bool:
-    """Whether it stands for all addresses of that IP version, also those that come later."""
+    """Whether it stands for all addresses of this IP version, including later ones."""
     listening = ip_address(interface)
     return listening.is_unspecified and listening.version in (version, 6)

@@ -1,13 +1,13 @@
-"""Checkpoints being written, sent to backups that are too far behind, and received.
+"""Checkpoints that are written, sent to backups that are too far behind, and received.
 
-Life of a checkpoint here: `write` has it written in a thread from what was alive at one index; `send` gives a chunk of the newest
-one, and of the files that it lists, to a backup that asks, as often as it asks; on the backup `store` takes the chunks, and with
-the last one the whole is verified and put in place, ready for the core to install. A backup that asks before there is any
-checkpoint waits for the one that is being written.
+Life of a checkpoint here: `write` has it written in a thread from the live state at one index. `send` gives a chunk of the
+newest checkpoint, and of the files that it lists, to a backup for each request. On the backup, `store` takes the chunks; with
+the last one the whole checkpoint is verified and put in place, so that the core can install it. A backup that asks before
+there is any checkpoint waits for the one in progress.
 
-Invariants: one is written and one is received at a time; nothing of a received one counts before all of it was verified; the
-files of one that is being sent stay until its last byte has left, or the transfer is cut short: as soon as the backup needs it no
-more, or cannot be reached.
+Invariants: at most one checkpoint is written and one received at a time. No part of a received checkpoint counts before all
+of it is verified. The files of a checkpoint that is being sent stay until its last byte has left, or until the transfer is
+cut short because the backup no longer needs it or is unreachable.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class _Transfer:
 
 
 class Transfers:
-    """Which snapshots are under way, sent or received, so that telemetry hears of each one's beginning and end.
+    """The snapshots in transfer, sent or received, so that telemetry reports the beginning and end of each one.
 
-    `note` takes the events: `broker.telemetry.TelemetryWriter.event` says which fields.
+    `note` takes the events: `broker.telemetry.TelemetryWriter.event` defines the fields.
     """
 
     def __init__(self, seconds: Callable[[], float], note: Callable[..., None]) -> None:
@@ -53,7 +53,7 @@ class Transfers:
         self._by_peer: dict[str, _Transfer] = {}
 
     def begin(self, peer: str, epoch: int, index: int, nbytes: int) -> None:
-        """Bytes go to, or come from, this member; said again of one that is under way, it changes nothing."""
+        """A transfer to or from this member begins; if it is already in progress, the call changes nothing."""
         known = self._by_peer.get(peer)
         if known is not None and (known.index, known.nbytes) == (index, nbytes):
             return
@@ -62,20 +62,20 @@ class Transfers:
         self._note("snapshot_begin", epoch=epoch, peer=peer, index=index, nbytes=nbytes)
 
     def end(self, peer: str, detail: str | None = None) -> None:
-        """The last byte has gone, or the whole is installed; or not, for the reason in `detail`."""
+        """The last byte has left, or the whole snapshot is installed; or the transfer failed, with the reason in `detail`."""
         known = self._by_peer.pop(peer, None)
         if known is not None:
             took_ms = (self._seconds() - known.began_s) * 1000
             self._note("snapshot_end", peer=peer, index=known.index, nbytes=known.nbytes, duration_ms=took_ms, detail=detail)
 
     def cut_short(self, why: str, peer: str | None = None) -> None:
-        """The one with this member ends before its time; without a member, all."""
+        """The transfer with this member is cut short; without a member, all transfers."""
         for each in list(self._by_peer) if peer is None else [peer]:
             self.end(each, f"cut short: {why}")
 
 
 class _Sending:
-    """A source, and how many chunks of it are being read, so that its files are not closed under a thread that reads them."""
+    """A source, and the number of its chunks being read, so that its files are not closed while a thread reads them."""
 
     __slots__ = ("_ended", "_reading", "source")
 
@@ -85,17 +85,17 @@ class _Sending:
         self._ended = False
 
     def begin(self) -> None:
-        """A thread reads from here on."""
+        """A thread begins to read."""
         self._reading += 1
 
     def done(self, found: Any) -> Any:
-        """It has read, or failed to."""
+        """A thread has finished its read, or failed."""
         self._reading -= 1
         self._close_if_over()
         return found
 
     def end(self) -> None:
-        """Nothing more is asked for."""
+        """No more chunks will be requested."""
         self._ended = True
         self._close_if_over()
 
@@ -117,8 +117,8 @@ class Snapshots:
         rotten: Callable[[int, str], None],
         transfers: Transfers,
     ) -> None:
-        """`renew` has a checkpoint written, unless one is being written already; `rotten(place, text)` hears of bodies that have
-        rotted here.
+        """`renew` has a checkpoint written, unless one is already being written. `rotten(place, text)` is called for bodies
+        that are damaged here.
         """
         self.transfers = transfers
         self.writing = False
@@ -147,8 +147,8 @@ class Snapshots:
         keep_from: int,
         done: Callable[[int | None], None],
     ) -> None:
-        """Write a checkpoint of `index`, with bodies in the files `alive`; `done(keep_from)` when the log before that may be
-        forgotten, `done(None)` when it could not be written.
+        """Write a checkpoint of `index`, with bodies in the files `alive`. `done(keep_from)` is called when the log before
+        that index may be deleted, `done(None)` if the checkpoint could not be written.
         """
         self.writing = True
 
@@ -169,20 +169,21 @@ class Snapshots:
     # ---- sending
 
     def wait(self, peer: str, epoch: int) -> None:
-        """Send to this backup once there is a checkpoint."""
+        """Send to this backup as soon as there is a checkpoint."""
         self._waiting[peer] = epoch
 
     def send(self, peer: str, epoch: int, index: int, offset: int) -> None:
-        """Send the chunk at `offset` of the checkpoint of `index`; of the newest, from its beginning, when that one is gone.
+        """Send the chunk at `offset` of the checkpoint of `index`. If that one no longer exists, send the newest from its
+        beginning.
 
-        One that has rotted is replaced first: fetched, it would be found to be damaged, and be asked for again, for ever.
+        A damaged checkpoint is replaced first: otherwise the backup would find the damage and request it again, for ever.
         """
         sending = self._sending.get(peer)
         if sending is None or sending.source.checkpoint.index != index:
             self._stop_sending(peer)
             try:
                 sending = self._sending[peer] = _Sending(self._journal.source())
-            except (OSError, BadBatch) as error:  # it is lost, has rotted, or is just being replaced
+            except (OSError, BadBatch) as error:  # it is lost, damaged, or being replaced now
                 self._renew_for(peer, epoch, str(error))
                 return
         source, checkpoint = sending.source, sending.source.checkpoint
@@ -200,7 +201,7 @@ class Snapshots:
                 self._rotten(error.place, str(error))
                 return
             if self._journal.checkpoint is not checkpoint:
-                return  # a newer one has replaced it, and the backup will ask again
+                return  # a newer one has replaced it, and the backup requests that
             self._renew_for(peer, epoch, str(error))
 
         members = Membership.from_dict(checkpoint.members)
@@ -220,11 +221,11 @@ class Snapshots:
 
     @property
     def sending(self) -> set[str]:
-        """The backups that snapshots are being sent to."""
+        """The backups to which snapshots are being sent."""
         return set(self._sending)
 
     def cut_short(self, why: str, peer: str | None = None) -> None:
-        """The transfers to and from this member, without one all, end before their time."""
+        """The transfers to and from this member are cut short; without a member, all transfers."""
         for each in list(self._sending) if peer is None else [peer]:
             self._stop_sending(each)
         self.transfers.cut_short(why, peer)
@@ -242,7 +243,7 @@ class Snapshots:
     # ---- receiving
 
     def store(self, chunk: SnapshotChunk, data: bytes, source: str) -> Deferred[Checkpoint | None]:
-        """Keep a chunk, in the order of these calls; fires with the checkpoint when it was the last one and all is right.
+        """Keep a chunk, in the order of the calls. Fires with the checkpoint if it was the last chunk and all is right.
         `source` is the member that has sent it.
         """
         if source != self._source:
@@ -273,19 +274,19 @@ class Snapshots:
         return self._received
 
     def take_received(self) -> Checkpoint:
-        """The one that was received whole, to be installed now."""
+        """The checkpoint that was received completely, to be installed now."""
         found, self._received = self._received, None
         assert found is not None, "no snapshot was received"
         self.transfers.end(self._source)
         return found
 
     def leave_received(self) -> None:
-        """The one that was received whole is not to be installed, if it has not been."""
+        """Do not install the checkpoint that was received completely, if it is not yet installed."""
         if self._received is not None:
             self._journal.leave(self.take_received())
 
     def give_up_receiving(self) -> None:
-        """The log needs no snapshot any more: what has come of one goes. Should one be sent on all the same, it begins anew."""
+        """The log no longer needs a snapshot: drop the received part. If the sender continues, the transfer begins again."""
 
         def abort() -> None:
             receiver, self._receiver = self._receiver, None

@@ -1,5 +1,4 @@
-"""A broker that is in no cluster, towards those who take it for a member: the answers of the cluster's part where there is
-none."""
+"""The management and the role of a broker that is in no cluster: its answers to requests that are meant for a cluster member."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from broker.sessions.principal import Principal
 from ha.net.peers import PEER_PROPERTY
 
 ANSWER_S = 0.1
-"""A broker that is to stop has so long to say so."""
+"""The time that a stopping broker has to send its answer."""
 _log = Logger()
 
 
@@ -32,7 +31,7 @@ class Standalone:
         broker.admission.roles[PEER_PROPERTY] = self
 
     def accept(self, connection: Connection, value: str) -> Session:
-        """Another broker takes this one for a member: refuse it."""
+        """Another broker considers this one a member: refuse it."""
         raise Condition("amqp:not-allowed", "this broker is not in a cluster")
 
     def items(self) -> list[dict[str, Any]]:
@@ -49,7 +48,7 @@ class Standalone:
         ]
 
     def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[tuple[int, str, dict[str, Any]]]:
-        """Nothing can be done with a cluster that is not there, but the broker can be stopped."""
+        """Refuse the operations of a cluster; stopping the broker is possible."""
         if operation == "STOP":
             _log.info("management asks this broker to stop")
             self._end()

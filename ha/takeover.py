@@ -1,4 +1,4 @@
-"""What a takeover by force (ha.core.lineage) goes on from, and what it gives up as far as that can be known, for people."""
+"""The text about a takeover by force (ha.core.lineage): from which state it continues, and what is lost as far as known."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ha.core.status import ReplicaStatus
 
 
 def begun_with(me: str, status: ReplicaStatus, heard_s: float | None, made_ms: int) -> str:
-    """In words that follow "a new cluster". `heard_s`: how long ago a primary was heard, None: not since the start. `made_ms`:
-    when the last batch that is applied here was made, in ms since 1970; 0: none is.
+    """The text that follows "a new cluster". `heard_s`: how long ago a primary was heard; None: not since the start.
+    `made_ms`: when the last batch applied here was made, in ms since 1970; 0: no batch is applied.
     """
     others = ", ".join(each for each in status.members.voters if each != me) or "nobody"
     lacks = status.told_commit - status.last_index

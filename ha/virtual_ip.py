@@ -1,17 +1,17 @@
-"""Virtual IP addresses that follow the primary: clients know them, and whichever broker serves has them.
+"""Virtual IP addresses that follow the primary: clients use them, and the broker that serves holds them.
 
-Life of an address here: when this broker has become active, and at every `tick` while it is, the kernel is told to give it to its
-device for `LIFETIME_S`; the network is told where it is now, several times. Before this broker is no primary any more, `leave`
-ends the TCP connections that came to it and takes it away: before another broker is let take over, at the beginning of the end of
-a term that was lost, and when the process stops. When the process is killed, or stands still, nobody does that, and the kernel
-takes the address away when its time is over. Meanwhile two hosts have it; the new primary's announcements go on for longer than
-that.
+Life of an address here: when this broker has become active, and at every `tick` while it is, it asks the kernel to assign the
+address to its device for `LIFETIME_S`, and announces it to the network several times. Before this broker stops being the
+primary, `leave` ends the TCP connections to the address and removes it: before another broker may take over, at the beginning
+of the end of a term that was lost, and when the process stops. If the process is killed or stands still, the kernel removes
+the address when its lifetime is over. Until then two hosts have the address; the announcements of the new primary continue
+for longer than that.
 
-The kernel is spoken to directly, over netlink and packet sockets, and answers at once: an address is gone when `leave` returns.
-That takes CAP_NET_ADMIN and CAP_NET_RAW, which `check` asks for, before this broker joins its cluster.
+The kernel is called directly, over netlink and packet sockets, and answers at once: an address is removed when `leave`
+returns. This needs CAP_NET_ADMIN and CAP_NET_RAW; `check` tests for them before this broker joins its cluster.
 
-Invariants: a broker that is not active never asks for an address; an address is never given for longer than `LIFETIME_S`; what
-cannot be done is logged once, until it can, and tried again: the broker serves on.
+Invariants: a broker that is not active never requests an address. An address is never assigned for longer than `LIFETIME_S`.
+A failure is logged once, until the action succeeds, and the action is tried again; meanwhile the broker serves on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _log = Logger(namespace="ha")
 LIFETIME_S = 4
 RENEW_S = 1.0
 ANNOUNCED_S = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""How long after an address was taken it is announced. RFC 5227 §2.3 asks for two, because one may be lost."""
+"""When an address is announced, in seconds after it was taken. RFC 5227 §2.3 requires two announcements, because one may be
+lost."""
 _ANSWER_S = 1.0
 _ETHERNET = 1
 """ARPHRD_ETHER (netdevice(7))."""
@@ -47,23 +48,24 @@ class CannotHold(Exception):
 
 
 class Kernel(Protocol):
-    """What is asked of the machine. OSError when it does not do it."""
+    """The requests to the machine. OSError if it refuses one."""
 
     def check(self, address: VirtualAddress) -> None:
-        """Take the address away, if it is there from an earlier life, and see that all the rest could be done. CannotHold."""
+        """Remove the address, if it is left from an earlier process, and test that all other requests are possible.
+        CannotHold."""
 
     def grant(self, address: VirtualAddress, valid_s: int) -> None:
-        """Have its device have it for so long from now on."""
+        """Assign the address to its device for so long from now on."""
 
     def withdraw(self, address: VirtualAddress) -> None:
-        """Take it away, if it is there."""
+        """Remove the address, if it is assigned."""
 
     def announce(self, address: VirtualAddress) -> None:
-        """Tell the network that it is here."""
+        """Announce to the network that the address is here."""
 
 
 class Linux:
-    """The real one: this process's own network namespace."""
+    """The real kernel: the network namespace of this process."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -110,7 +112,7 @@ class Linux:
             packets.send(virtual_ip.announcement(address, mac))
 
     def _ask(self, request: bytes) -> None:
-        """Have the kernel do that. It answers within the call that asks."""
+        """Send this request to the kernel, and read its answer within the same call."""
         with closing(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)) as netlink:
             netlink.settimeout(_ANSWER_S)
             netlink.sendto(request, (0, 0))
@@ -121,12 +123,13 @@ class Linux:
 
 
 def _index(device: str) -> int:
-    """The kernel's number of that device, asked anew each time: it may be made again meanwhile. OSError when it is not there."""
+    """The kernel's number of that device. It is read each time, because the device may be created anew. OSError if it is
+    missing."""
     return socket.if_nametoindex(device)
 
 
 class VirtualIp:
-    """See the module. `sockets` are those of all connections that this broker has; `now` is in seconds and never goes back."""
+    """See the module. `sockets` gives those of all connections of this broker; `now` is in seconds and never goes back."""
 
     def __init__(
         self,
@@ -141,7 +144,7 @@ class VirtualIp:
         self._sockets = sockets
 
     def check(self) -> None:
-        """See that they can be had, and that none is here from an earlier life. CannotHold."""
+        """Test that the addresses can be held, and that none is left from an earlier process. CannotHold."""
         for each in self._holdings:
             self._kernel.check(each.address)
 
@@ -152,7 +155,7 @@ class VirtualIp:
             each.tick(now_s)
 
     def leave(self) -> None:
-        """This broker is about to be the primary no more: they are gone when this returns."""
+        """This broker will no longer be the primary: the addresses are removed when this returns."""
         held = [each for each in self._holdings if each.wanted]
         ips = {each.address.ip for each in held}
         for transport in self._sockets() if ips else ():
@@ -168,16 +171,16 @@ class _Holding:
     def __init__(self, kernel: Kernel, address: VirtualAddress) -> None:
         self.address = address
         self.wanted = False
-        """Whether it is to be here."""
+        """Whether this broker is to hold it."""
         self._kernel = kernel
         self._since_s: float | None = None
-        """Since when it is; None when it is not."""
+        """Since when this broker holds it; None if it does not."""
         self._asked_s = 0.0
         self._announced = 0
         self._complaint = ""
 
     def tick(self, now_s: float) -> None:
-        """It is to be here."""
+        """This broker is to hold it: request it, renew it, announce it."""
         if not self.wanted or now_s - self._asked_s >= RENEW_S:
             over = now_s - self._asked_s >= LIFETIME_S
             self.wanted, self._asked_s = True, now_s
@@ -192,7 +195,7 @@ class _Holding:
             self._done("announced", self._kernel.announce)
 
     def leave(self) -> None:
-        """It is to be here no more."""
+        """This broker is no longer to hold it: remove it."""
         self.wanted, self._since_s = False, None
         if self._done("taken away", self._kernel.withdraw):
             _log.info("clients reach this broker at {address} no more", address=self.address)
@@ -201,7 +204,7 @@ class _Holding:
         self._kernel.grant(address, LIFETIME_S)
 
     def _done(self, what: str, do: Callable[[VirtualAddress], None]) -> bool:
-        """Whether that worked. A failure is said once."""
+        """Whether that worked. A failure is logged once."""
         try:
             do(self.address)
         except OSError as error:
@@ -215,8 +218,8 @@ class _Holding:
 
 
 def _host_of(transport: Any) -> Any:
-    """The address of this machine to which that socket was connected, None when it has none. One socket may serve both versions:
-    IPv4 comes to it as IPv6 with the address inside (RFC 4291 §2.5.5.2)."""
+    """The address of this machine to which that socket is connected; None if there is none. One socket may serve both
+    versions: an IPv4 address then has the form of an IPv6 address that contains it (RFC 4291 §2.5.5.2)."""
     where = transport.getHost() if transport is not None else None
     try:
         found = ip_address(getattr(where, "host", "").partition("%")[0])

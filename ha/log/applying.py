@@ -34,28 +34,28 @@ SLICE_BYTES = 8 * MIB
 
 
 class Owner(Protocol):
-    """Whose log it is: `ReplicatedLog` fulfils it."""
+    """The owner of the log: `ReplicatedLog` fulfils it."""
 
     def held_by_all(self) -> int:
-        """The index up to which every backup that is connected has the log on disk."""
+        """The index up to which all connected backups have the log on disk."""
 
     def cannot_apply(self, why: str) -> None:
-        """This release must not apply what comes next."""
+        """This release must not apply the next batch."""
 
     def cannot_read(self, why: str) -> None:
         """A committed batch cannot be read back."""
 
     def applied_more(self) -> None:
-        """Batches were handed over."""
+        """Batches were passed on."""
 
     def is_active(self) -> None:
-        """The listener is about to hear that this broker is primary, or alone."""
+        """The listener is about to be told that this broker is the primary, or standalone."""
 
     def told(self) -> None:
-        """All that was due in this turn was told."""
+        """Everything that was due in this turn was passed on."""
 
     def broken(self, failure: Failure) -> None:
-        """An error of our own: what comes next must not be applied to what it has left."""
+        """An error in this software: no later batch must be applied to the state that it has left."""
 
 
 class Applying:
@@ -73,9 +73,9 @@ class Applying:
     ) -> None:
         self.applied = self.committed = base_index
         self.state = State.JOINING
-        """The state that the listener was told last."""
+        """The state that was last passed to the listener."""
         self.halted = ""
-        """Why nothing more is applied, "" while it is."""
+        """Why no more batches are applied; "" while they are."""
         self.due = self.held = False
         self._owner = owner
         self._listener = listener
@@ -84,18 +84,18 @@ class Applying:
         self._clock = clock
         self._durable_index = durable_index
         self._states: deque[tuple[int, State, int, str]] = deque()
-        """States to be told, each with the index up to which batches come before it."""
+        """States to be passed on, each with the index up to which batches come before it."""
         self._answers: list[tuple[Deferred[Any], Any]] = []
         self._call: IDelayedCall | None = None
         self._running = self._stopped = False
 
     @property
     def applicable(self) -> int:
-        """How far committed batches may be applied: what is not durable here has no place yet."""
+        """The index up to which committed batches may be applied: a batch that is not durable here has no place on disk yet."""
         return min(self.committed, self._durable_index())
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Hand over a checkpoint as the state to go on from."""
+        """Pass on a checkpoint as the first state."""
         batches = (Batch.parse(data, verified=True) for data in Checkpoint.read(checkpoint.path, disk=self._journal.disk))
         try:
             self._listener.on_reset(batches, checkpoint.index)
@@ -103,50 +103,50 @@ class Applying:
             self._owner.cannot_apply(str(error))
 
     def install(self, checkpoint: Checkpoint) -> None:
-        """The same in the midst of life: states that wait are told on top of it."""
+        """Pass on a checkpoint while the log is in use: waiting states are passed on after it."""
         self.applied = self.committed = checkpoint.index
         self._states = deque((checkpoint.index, state, epoch, primary) for _, state, epoch, primary in self._states)
         self.load(checkpoint)
 
     def stop(self) -> None:
-        """Hand over nothing any more."""
+        """Stop: pass on nothing more."""
         self._stopped = True
         if self._call is not None and self._call.active():
             self._call.cancel()
 
-    # ---- what there is to tell
+    # ---- what is to be passed on
 
     def commit(self, index: int) -> int:
-        """Everything up to `index` is committed. Returns up to where it was before."""
+        """Everything up to `index` is committed. Returns the commit index before."""
         before, self.committed = self.committed, max(self.committed, index)
         self.due = True
         return before
 
     def durable(self) -> None:
-        """More is durable here: what was committed before may be applied now."""
+        """More batches are durable here: batches committed before may be applied now."""
         self.due = self.due or self.applied < self.committed
 
     def state_changed(self, state: State, epoch: int, primary: str) -> None:
-        """This broker is in another state now."""
+        """The state of this broker has changed."""
         if state in (State.ACTIVE, State.STANDALONE):
             self._states.append((self.committed, state, epoch, primary))
         else:
-            if state is not State.RECOVERING:  # a term that ended is told at once: what it had proposed is void
+            if state is not State.RECOVERING:  # the end of a term is passed on at once: its proposals are void
                 self._states.clear()
             self._states.append((self.applied, state, epoch, primary))
         self.due = True
 
     def answer(self, deferred: Deferred[Any], result: Any) -> None:
-        """Fire this after what came before it was told: `active` waits for this member's own disk, which may be slower than those
-        of the majority.
+        """Fire this after everything before it was passed on: `active` waits for this member's own disk, which may be slower
+        than those of the majority.
         """
         self._answers.append((deferred, result))
         self.due = True
 
-    # ---- telling
+    # ---- passing on
 
     def go_on(self) -> None:
-        """Tell what is due, unless that is being done."""
+        """Pass on what is due, unless this is already in progress."""
         if self.due and not self._running and not self.held:
             self._apply()
 
@@ -155,7 +155,7 @@ class Applying:
             self._call = self._clock.callLater(0, self._apply)
 
     def _apply(self) -> None:
-        """Tell what is due; what is more than one slice in the next turn, so that a long log keeps nobody waiting."""
+        """Pass on what is due. More than one slice continues in the next turn, so that a long log does not block the reactor."""
         if self._call is not None and self._call.active():
             self._call.cancel()
         self._call = None
@@ -166,7 +166,7 @@ class Applying:
         except CannotApply as error:
             self.applied = error.index - 1
             self._owner.cannot_apply(str(error))
-        except Exception:  # of ours, or damage that no checksum shows
+        except Exception:  # an error in this software, or damage that no checksum shows
             self._stopped = True
             self._owner.broken(Failure())  # type: ignore[no-untyped-call]
         finally:
@@ -185,7 +185,7 @@ class Applying:
         return bool(self._states) and self._states[0][0] <= self.applied
 
     def _tell_slice(self) -> None:
-        """Tell states and committed batches in order, as much as one slice holds."""
+        """Pass on states and committed batches in order, as many as fit in one slice."""
         while self._states and self._states[0][0] <= self.applied:
             _, self.state, epoch, primary = self._states.popleft()
             if self.state in (State.ACTIVE, State.STANDALONE):
@@ -200,7 +200,7 @@ class Applying:
                 return
             self.applied = batches[-1].header.index
             self._listener.on_committed(batches)
-            if self._cache.nbytes > 2 * self._cache.least_bytes:  # not each time: it takes a look at every backup
+            if self._cache.nbytes > 2 * self._cache.least_bytes:  # not each time, because it looks at every backup
                 done = min(self.applied, self._durable_index())
                 self._cache.trim(done + 1, min(done, self._owner.held_by_all()) + 1)
             self._owner.applied_more()
@@ -217,7 +217,7 @@ class Applying:
             found = self._cache.span(first, stop - 1)
             assert found is not None
         else:
-            # What is in memory may be truncated and written anew on disk just now; what is before it stands.
+            # Batches in memory may be truncated and rewritten on disk at this moment; earlier ones do not change.
             found = self._journal.read(first, min(last, self._cache.first - 1), SLICE_BYTES)
             if not found:
                 raise LookupError(f"batch {first} is neither in memory nor on disk")
@@ -229,5 +229,5 @@ class Applying:
             except UnknownRecord as error:
                 if not batches:
                     raise CannotApply(parse_header(data).index, str(error)) from None
-                break  # what comes before it is applied first
+                break  # the batches before it are applied first
         return batches

@@ -1,4 +1,4 @@
-"""Bodies of messages, read back from the journal's files and verified. For threads: it blocks."""
+"""Reads bodies of messages from the journal's files and verifies them. It blocks, so it is called in threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.disk.journal import Journal
 
 
 def read_verified(journal: Journal, bodies: list[Body]) -> list[bytes | str]:
-    """The bytes of each body, or the text why they cannot be had: nothing there, the disk refuses, or a wrong checksum."""
+    """The bytes of each body, or the text why it cannot be read: there is nothing, the disk fails, or the checksum is wrong."""
     try:
         found = journal.read_spans([(body.place, body.nbytes) for body in bodies])
     except Unreadable as error:

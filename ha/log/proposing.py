@@ -1,11 +1,11 @@
-"""When a log takes another batch from its broker, and that its broker is told so.
+"""Decides when a log takes another batch from its broker, and when the broker is told so.
 
-Life of a batch here: it is proposed, is under way, and is applicable once it is committed and durable here. What waits while a
-batch is under way makes the next one larger, and so cheaper: one large batch at a time is enough, and a few small ones. One that
-is full already gains nothing by waiting, so several follow each other, as long as they do not make the wait of what comes then
-long.
+Life of a batch here: it is proposed, it is in progress, and it is applicable once it is committed and durable here. Messages
+that wait while a batch is in progress make the next one larger, and so cheaper. So one large batch at a time is enough, or a
+few small ones. A full batch gains nothing by waiting, so several full ones follow each other, up to a limit that keeps the
+wait of later messages short.
 
-Invariant: the broker is told once each time when proposals have become welcome.
+Invariant: the broker is told once each time that proposals become welcome.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ class Proposing:
 
     def __init__(self) -> None:
         self.refused = False
-        """Whether the disk has refused what was written last."""
+        """Whether the disk has refused the last write."""
         self._through = 0
         self._last_bytes = 0
         self._was_welcome = False
 
     def begin_after(self, index: int) -> None:
-        """A term begins: nothing up to this index is under way."""
+        """A term begins: no batch up to this index counts as in progress."""
         self._through = max(self._through, index)
 
     def proposed(self, index: int, nbytes: int) -> None:
-        """One batch more is under way."""
+        """One more batch is in progress."""
         self._through, self._last_bytes = index, nbytes
 
     def refuse(self) -> None:
-        """The disk refuses: nothing is welcome."""
+        """The disk refuses writes: no proposals are welcome."""
         self.refused, self._was_welcome = True, False
 
     def has_room(self, log: Log, applicable: int) -> bool:
-        """Whether few enough batches are under way: a few when they are small or full, one in between."""
+        """Whether another batch fits beside those in progress: a few if they are small or full, one if the size is in
+        between."""
         if self.refused:
             return False
         under_way = self._through - applicable
@@ -53,6 +54,6 @@ class Proposing:
         return log.bytes_between(applicable, self._through) <= FULL_WINDOW_BYTES
 
     def became(self, welcome: bool) -> bool:
-        """Whether proposals have become welcome since this was asked last."""
+        """Whether proposals have become welcome since the last call."""
         became, self._was_welcome = welcome and not self._was_welcome, welcome
         return became

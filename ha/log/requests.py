@@ -1,7 +1,7 @@
-"""What was asked of a log and has not ended: promotions, handovers, changes of membership.
+"""The requests to a log that have not ended: promotions, handovers, changes of membership.
 
-Life of a request: it is noted with a Deferred when the core is asked; the core says how it ended, once, at once or much later;
-then it is taken from here, to be answered when what came before it was told.
+Life of a request: it is noted with a Deferred when it goes to the core. The core reports its end once, at once or much later.
+Then it is removed from here, and answered after everything before it was passed on to the listener.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Ended = PromotionEnded | TransferEnded | MembershipEnded
 
 
 class Requests:
-    """See the module. `new_id` gives ids that nothing else has."""
+    """See the module. `new_id` gives unique ids."""
 
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
@@ -26,11 +26,11 @@ class Requests:
         """By candidate: the core knows one handover to each."""
 
     def promotion(self) -> tuple[str, Deferred[PromotionEnded]]:
-        """A promotion, or the bootstrap of a cluster: its id, and what fires when it has ended."""
+        """A promotion, or the bootstrap of a cluster: its id, and the Deferred that fires at its end."""
         return self._noted()
 
     def change(self) -> tuple[str, Deferred[MembershipEnded]]:
-        """A change of membership, likewise."""
+        """A change of membership: its id, and the Deferred that fires at its end."""
         return self._noted()
 
     def _noted(self) -> tuple[str, Deferred[Any]]:
@@ -45,7 +45,7 @@ class Requests:
         return ended
 
     def take(self, effect: Ended) -> list[Deferred[Any]]:
-        """Who waits for this end: they wait no more."""
+        """Remove and return the Deferreds that wait for this end."""
         match effect:
             case PromotionEnded(request_id) | MembershipEnded(request_id):
                 return [self._by_id.pop(request_id)]

@@ -1,23 +1,25 @@
-"""What a log keeps on its disk: when a checkpoint is due, what is compacted, and when producers wait because room runs out.
+"""What a log keeps on its disk: when a checkpoint is due, what is compacted, and when producers wait because the disk is
+full.
 
-Life: after batches were applied, and when something that was under way has ended, `look` compares what the log takes with what
-is alive. It begins at most one thing: a checkpoint (the log has grown, or files hold nothing alive any more), or the compaction
-of the files that hold least. When that is done it looks again, until there is nothing to gain; and now and then, while the log is
-near its bound and what keeps files is somebody else: a snapshot that is being sent, a backup that is behind. So disk is freed
-without anybody's asking, a little at a time, and no commit waits.
+Life: after batches were applied, and when an operation has ended, `look` compares the size of the log with the size of the
+live data. It starts at most one operation: a checkpoint (the log has grown, or files have no live data any more), or the
+compaction of the files with the least live data. When that is done it looks again, until there is nothing to gain. It also
+looks again at intervals while the log is near its bound and files are kept for another reason: a snapshot in transfer, or a
+backup that is behind. So disk space is freed without a request, in small steps, and no commit waits.
 
-The bound: a log takes at most twice what is alive, and two segments (`journal.SEGMENT_BYTES`). Two files are always there: the
-one being written, and the one prepared. The rest of the two segments is for the log that no checkpoint covers yet, and for what
-a compaction or a checkpoint writes before it frees anything. Compaction begins well below the bound, at a bounded rate; close to
-the bound, without one.
+The bound: a log takes at most twice the size of its live data, and two segments (`journal.SEGMENT_BYTES`). Two files always
+exist: the one being written, and the one prepared. The rest of the two segments is for the log after the last checkpoint, and
+for the output of a compaction or a checkpoint before it frees anything. Compaction begins well below the bound, at a limited
+rate; near the bound the rate is not limited.
 
-Room: below a reserve, which fits a checkpoint, consumers' outcomes and a compaction, producers get no credit. Consuming goes on,
-and what it frees is given back by the next checkpoint. There is no flapping: they go on when there is half as much again. While
-they wait, the file system is asked again and again, because room may come when nothing is written here at all.
+Room: producers get no credit below a reserve, which is large enough for a checkpoint, consumers' outcomes and a compaction.
+Consumers continue, and the next checkpoint gives back the space that they free. Producers continue when there is half as much
+again, so that they do not start and stop all the time. While they wait, the free space of the file system is read again and
+again, because it may grow without any write here.
 
-Invariants: one checkpoint and one compaction at a time, and none of them while the other would make it useless; the files of a
-compaction are given up only by a checkpoint that began after their bodies had moved; messages are told to have moved only in the
-reactor's thread, after the new file is durable.
+Invariants: one checkpoint and one compaction at a time, and neither starts while the other would make it useless. The files
+of a compaction are released only by a checkpoint that began after their bodies had moved. The listener is told that messages
+have moved only in the reactor's thread, after the new file is durable.
 """
 
 from __future__ import annotations
@@ -42,35 +44,35 @@ from ha.snapshots import Snapshots
 
 _log = Logger(namespace="ha")
 CHECKPOINT_BYTES = 32 * MIB
-"""Below so much log since the last checkpoint, none is due because the log has grown."""
+"""With less log than this since the last checkpoint, no checkpoint is due for growth."""
 GROWTH = 4
-"""Nor before the log has grown by so many times what a checkpoint takes."""
+"""No checkpoint is due for growth either before the log has grown by so many times the size of the last checkpoint."""
 LOOK_S = 0.1
 RETRY_S = 5.0
-"""After a checkpoint or a compaction that failed."""
+"""Time before the next attempt after a checkpoint or a compaction has failed."""
 ROOM_S = 1.0
-"""Between two questions for room while producers wait."""
+"""Time between two readings of the free space while producers wait."""
 SLICE_S = 0.005
-"""So long the reactor lists live runs at a time."""
+"""The reactor lists live runs for at most this time at once."""
 RATE = 64 * MIB
-"""Bytes a second that a compaction reads and writes, unless the bound is near."""
+"""Bytes in a second that a compaction reads and writes, unless the bound is near."""
 FILES_IN_TWO_SEGMENTS = 8
 FILES_IN_RESERVE = 4
-"""The reserve, in full-sized files, and beside them twice a checkpoint; but no more than a quarter of the file system."""
+"""The reserve is so many full-sized files, and twice a checkpoint, but at most a quarter of the file system."""
 SPARE = 8
-"""One part in so many of the reserve is for messages that producers still have credit for when it is reached."""
+"""One part in so many of the reserve is for messages for which producers still have credit when the reserve is reached."""
 WORTH_ITS_HEADS = 4
-"""Files that gain nothing but the head of each become one when those are more than this part of them."""
+"""Files whose compaction saves only heads are joined if the heads are more than one part in so many of them."""
 MANY_SMALL = 8
-"""So many files of less than that part of a full one become one."""
+"""So many files are joined, if each is smaller than one part in so many of a full one."""
 SPARSE = 0.5
-"""A file of which less is alive is worth compacting."""
+"""A file with a smaller live part than this is worth compacting."""
 WORTH_IT = 0.75
-"""Likewise, when the bound is near or room runs out."""
+"""The same limit when the bound is near or the disk is nearly full."""
 
 
 class Facts(Protocol):
-    """What there is to know of the log itself: `ReplicatedLog` fulfils it."""
+    """The facts about the log itself: `ReplicatedLog` fulfils it."""
 
     @property
     def applied(self) -> int:
@@ -88,10 +90,10 @@ class Facts(Protocol):
         """The replica's own figures."""
 
     def compacted(self, first_index: int) -> None:
-        """The log before this index may be forgotten."""
+        """The log before this index may be deleted."""
 
     def rotten(self, place: int, text: str) -> None:
-        """Bodies have rotted."""
+        """Bodies are damaged on disk."""
 
 
 class Retention:
@@ -107,11 +109,11 @@ class Retention:
         wall: Callable[[], float],
         checkpoint_bytes: int,
     ) -> None:
-        """`wall` gives seconds since 1970. `snapshots` is to be set before anything is called."""
+        """`wall` gives seconds since 1970. `snapshots` must be set before any call."""
         self.checkpoint_bytes = checkpoint_bytes
         self.snapshots: Snapshots
         self.low = False
-        """Whether room runs out, so that producers must wait."""
+        """Whether the disk is nearly full, so that producers must wait."""
         self._waits = False
         self._name = name
         self._journal = journal
@@ -128,20 +130,20 @@ class Retention:
         self._compacting = False
         self._moved = False
         self._fruitless: dict[int, int] = {}
-        """Files that a compaction could not help, and what was alive in them then."""
+        """Files that a compaction could not make smaller, and the size of their live data at that time."""
         self._stopped = False
 
     def stop(self) -> None:
-        """Begin nothing any more."""
+        """Stop: begin nothing more."""
         self._stopped = True
         for call in (self._look_call, self._later_call, self._list_call, self._room_call):
             if call is not None and call.active():
                 call.cancel()
 
-    # ---- when something is due
+    # ---- what is due
 
     def applied(self) -> None:
-        """Batches were applied: look, but not all the time, and if little has changed, not before the next ones."""
+        """Batches were applied: look, but not too often; if little has changed, only after the next batches."""
         if self._look_call is not None or self._stopped:
             return
         wait_s = self._looked_s + LOOK_S - self._clock.seconds()
@@ -151,17 +153,17 @@ class Retention:
             self._look_call = self._clock.callLater(wait_s, self.look)
 
     def _changed_bytes(self) -> int:
-        """What came and went since the last look."""
+        """The bytes added or removed since the last look."""
         came = self._facts.log.bytes_between(self._looked_index, self._facts.applied)
         return max(came, abs(self._listener.live_bytes() - self._looked_live))
 
     def _retry(self) -> None:
-        """What was begun has failed: look again in a while, whether batches come or not, and not before."""
+        """An operation has failed: look again after some time, and not earlier, with or without new batches."""
         if self._look_call is None:
             self._look_call = self._clock.callLater(RETRY_S, self.look)
 
     def look(self) -> None:
-        """Begin what is due, if anything is."""
+        """Begin the operation that is due, if there is one."""
         for call in (self._look_call, self._later_call):
             if call is not None and call.active():
                 call.cancel()
@@ -201,7 +203,7 @@ class Retention:
         return grown > self.checkpoint_bytes and grown > GROWTH * (0 if covered is None else covered.nbytes)
 
     def _excess(self) -> int:
-        """How far the log is beyond the point from which the bound is near: room is left for three files and two checkpoints."""
+        """How many bytes the log is above the point that counts as near the bound, three files and two checkpoints below it."""
         covered = self._journal.checkpoint
         margin = 3 * self._file + 2 * (0 if covered is None else covered.nbytes)
         return self._journal.disk_bytes - self._bound + margin
@@ -211,11 +213,11 @@ class Retention:
         return 2 * self._listener.live_bytes() + FILES_IN_TWO_SEGMENTS * self._file
 
     def _spared(self, pressed: bool) -> int:
-        """Of the log that a checkpoint covers, so many bytes may stay for a backup that is a little behind."""
+        """How many bytes of the log before a checkpoint may stay for a backup that is a little behind."""
         return self.checkpoint_bytes * (1 if pressed else 2)
 
     def _freeable(self, full: list[int]) -> bool:
-        """Whether a checkpoint would free whole files; `full` are the segments that would leave the log with it."""
+        """Whether a checkpoint would free whole files; `full` are the segments that it would remove from the log."""
         alive = self._listener.live_by_file()
         numbers = [body.file.number for body in self._journal.body_files()] + full
         return any(not alive.get(number) and not self._journal.is_pinned(number) for number in numbers)
@@ -223,8 +225,8 @@ class Retention:
     # ---- checkpoints
 
     def checkpoint(self, *, spared: int | None = None) -> None:
-        """Write a checkpoint of what is applied now; of the log that it covers, `spared` bytes (None: as usual) may stay for a
-        backup that still needs them.
+        """Write a checkpoint of the state that is applied now. Of the log before it, `spared` bytes (None: the usual number)
+        may stay for a backup that still needs them.
         """
         index, log = self._facts.applied, self._facts.log
         epoch = log.epoch_at(index)
@@ -240,7 +242,7 @@ class Retention:
         self.snapshots.write(index, epoch, members, batches, alive, keep_from, self._written)
 
     def _keep_from(self, index: int, spared: int) -> int:
-        """Keep what a connected backup that is a little behind still needs, rather than send it a snapshot."""
+        """The first index to keep: a connected backup that is a little behind keeps its log, so that it needs no snapshot."""
         log = self._facts.log
         behind = [peer.match_index + 1 for peer in self._facts.status().peers if peer.connected and peer.stores]
         keep = min([index + 1, *behind])
@@ -259,8 +261,8 @@ class Retention:
     # ---- compaction
 
     def _victims(self, worth: float, at_least: int) -> list[Body]:
-        """The files that hold least, cheapest first: as many as one new file takes, and `at_least` so many whatever they hold
-        (a batch may be larger than a file). Those that gained nothing by themselves may gain together: each has a head."""
+        """The files with the least live data, cheapest first: as many as fit in one new file, and at least `at_least` of any
+        size (a batch may be larger than a file). Files that gain nothing alone may gain together, because each has a head."""
         alive = self._listener.live_by_file()
         found: list[Body] = []
         room = self._file
@@ -279,7 +281,7 @@ class Retention:
         return found if heads * WORTH_ITS_HEADS > sum(each.nbytes for each in found) else []
 
     def _many_small(self) -> list[Body]:
-        """The small files, when they have become many: compactions of little make them, and one compaction makes one of them."""
+        """The small files, if there are many: compactions of little data create them, and one compaction joins them."""
         small = [body for body in self._journal.body_files() if body.nbytes < self._file // MANY_SMALL]
         if len(small) < MANY_SMALL:
             return []
@@ -287,7 +289,7 @@ class Retention:
         return [body for body in small if alive.get(body.file.number)]
 
     def _compact(self, victims: list[Body], bytes_per_s: int) -> None:
-        """List the live runs, a slice a turn, then have them copied."""
+        """List the live runs, one slice in each turn, then have them copied."""
         self._compacting = True
         runs: list[tuple[int, LiveRun]] = []
 
@@ -344,12 +346,12 @@ class Retention:
 
     @property
     def reserve_bytes(self) -> int:
-        """So much is to stay free for consuming to go on, as long as the file system is not tiny."""
+        """The space that must stay free so that consuming can continue, unless the file system is tiny."""
         covered = self._journal.checkpoint
         return FILES_IN_RESERVE * self._file + 2 * (0 if covered is None else covered.nbytes)
 
     def _watch_room(self) -> None:
-        """Have producers wait, or go on."""
+        """Stop producers, or let them continue."""
         if self._room_call is not None and self._room_call.active():
             self._room_call.cancel()
         self._room_call = None
@@ -361,7 +363,7 @@ class Retention:
         try:
             free, total = self._journal.free()
         except OSError:
-            return  # whoever writes hears of it
+            return  # the next write reports the error
         reserve = min(self.reserve_bytes, total // 4)
         self.low = free < (reserve + reserve // 2 if self.low else reserve)
         waits = self.low and self._facts.serving

@@ -1,8 +1,8 @@
-"""What goes to the other members beside plain messages: batches from memory or from disk.
+"""Sends Appends to the other members, with batches from memory or from disk.
 
-Life of an Append here: its batches are in memory, and it leaves at once; or the first of them are read from disk in another
-thread, and it leaves with them if the term is still the same. Batches that cannot be read any more are covered by a new
-checkpoint, and the member gets that.
+Life of an Append here: if its batches are in memory, it leaves at once. Otherwise the first of them are read from disk in
+another thread, and it leaves with them if the term is still the same. If batches can no longer be read, a new checkpoint
+covers them, and the member gets that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = Logger(namespace="ha")
 
 
 class BatchSender:
-    """See the module. `unreadable(peer)` has a new checkpoint written and the link to that member closed."""
+    """See the module. `unreadable(peer)` has a new checkpoint written, and closes the link to that member."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class BatchSender:
             self._outbox.send(peer, append, batches)
             return
         term = self._epoch()
-        # What is in memory goes from there: on disk it may be truncated and written anew just now.
+        # Batches in memory are sent from there: on disk they may be truncated and rewritten at this moment.
         on_disk = min(self._cache.first - 1, append.last)
         in_memory = self._cache.span(on_disk + 1, append.last) or []
 
@@ -66,6 +66,6 @@ class BatchSender:
         self._outbox.send_later(peer, append, self._in_thread(read), lambda: self._epoch() == term, self._failed)
 
     def _failed(self, peer: str, error: Exception) -> None:
-        """A backup needs batches that cannot be read: damaged, or released meanwhile."""
+        """A backup needs batches that cannot be read: they are damaged, or were released meanwhile."""
         _log.error("batches for {peer} cannot be read: {error}; it gets a snapshot instead", peer=peer, error=str(error))
         self._unreadable(peer)
