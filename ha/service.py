@@ -141,14 +141,14 @@ class Process:
 
     def start(self) -> None:
         """Take port and store, replay, begin to join or to serve. CannotStart gives the reason for a failure; SettingsError
-        the error in the files for TLS."""
+        the error in a file that an option names."""
         self.tls = self._credentials()
         max_connections = self._max_connections()
         authentication = self._authentication()
         try:
             self.acl_file.load()
         except BadAcl as error:
-            raise CannotStart(str(error)) from None
+            raise SettingsError(str(error)) from None
         try:
             self.store = Store.open(self.settings.data_dir, host=self.host, segment_bytes=self.segment_bytes)
         except (StoreInUse, DamagedStore, StorageError, OSError) as error:
@@ -262,14 +262,14 @@ class Process:
         try:
             self.token_keys.load()
         except BadKeys as error:
-            raise CannotStart(f"--token-keys {error}") from None
+            raise SettingsError(f"--token-keys {error}") from None
         return tokens
 
     def _users(self, accounts: Accounts) -> Users:
         try:
             users = accounts.load()
         except BadUsersFile as error:
-            raise CannotStart(str(error)) from None
+            raise SettingsError(str(error)) from None
         if accounts.seen_by_others:
             _log.warn("{path} can be read or written by other users, but its keys are secret: run chmod 600", path=accounts.path)
         return users

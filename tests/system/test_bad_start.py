@@ -1,7 +1,7 @@
 """A broker that cannot start says why in one line, does not touch what is not its own, and disturbs nobody who runs.
 
-Each test runs the real command to its end. Wrong usage ends with 2, everything else that keeps a broker from starting
-with 1.
+Each test runs the real command to its end. Wrong usage ends with 2, a file that an option names and that cannot be used too.
+Everything else that keeps a broker from starting ends with 1.
 """
 
 from __future__ import annotations
@@ -107,18 +107,25 @@ def test_a_hangup_is_no_end(running: BrokerProcess) -> None:
 def test_a_wrong_line_in_the_acl_file_is_told_with_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "a.acl").write_text("acl allow ann all\nacl alow eve all\n")
-    said = refusal("--port", 0, "--data-dir", tmp_path / "store", "--acl-file", "a.acl")
+    said = refusal("--port", 0, "--data-dir", tmp_path / "store", "--acl-file", "a.acl", status=USAGE)
     assert said == f"{tmp_path}/store/a.acl:2: 'alow' is no permission: one of allow, allow-log, deny, deny-log"
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["a.acl"], "nothing else was touched"
+
+
+def test_a_users_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    said = refusal("--port", 0, "--data-dir", tmp_path / "store", "--users", file, status=USAGE)
+    assert said == f"there is no users' file {file}: make one with qpid-passwd add {file} NAME"
+    assert not (tmp_path / "store").exists()
 
 
 def test_a_wrong_file_of_keys_for_tokens_is_told(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     options = ["--port", 0, "--data-dir", tmp_path / "store", "--plain-without-tls", "yes", "--token-keys", file]
     options += ["--token-issuer", "https://issuer", "--token-audience", "broker"]
-    assert refusal(*options) == f"--token-keys {file}: cannot be read: No such file or directory"
+    assert refusal(*options, status=USAGE) == f"--token-keys {file}: cannot be read: No such file or directory"
     file.write_text('{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}')
-    assert refusal(*options) == f"--token-keys {file}: key 1 is a secret: only public keys belong here"
+    assert refusal(*options, status=USAGE) == f"--token-keys {file}: key 1 is a secret: only public keys belong here"
     assert not (tmp_path / "store").exists()
 
 
