@@ -234,8 +234,8 @@ _USUAL_CLASSES: Final = ("functions", "org.apache.spark.sql.functions", "PythonU
 
 
 def _know_classes() -> None:
-    """Keep the Java classes that PySpark asks for with every column. It looks each up by name, in all of Spark's jars, each time:
-    a thousand times in a summary, which took a fifth of the time of planning.
+    """Keep the Java classes that PySpark asks for, by name, with every column: a thousand times in a summary. For a name without
+    a package Java looks through all of Spark's jars, which took a fifth of the time of planning.
     """
     java: Any = SparkContext._jvm
     for name in _USUAL_CLASSES:

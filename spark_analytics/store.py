@@ -165,6 +165,10 @@ class Store:
             found += [str(self.part(batch) / f"hour={hour}") for hour in its if hour in wanted]
         return found
 
+    def nbytes(self, manifest: Manifest, hours: Iterable[int]) -> int:
+        """How large the files of those hours are."""
+        return sum(file.stat().st_size for folder in self.dirs(manifest, hours) for file in Path(folder).glob("*.parquet"))
+
     def sweep(self, manifest: Manifest, now_ms: int) -> None:
         """Delete what nobody names and nobody still reads; the manifest is committed by the caller."""
         kept, named = [], manifest.named()

@@ -24,6 +24,8 @@ from spark_analytics.transforms import parse
 _COMPILING: Final = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 _WORTH_COMPILING: Final = 20_000
 _BYTES_A_LINE: Final = 600
+_PARQUET_A_LINE: Final = 26
+"""Bytes of a line in a stream's folder, where it has much to say."""
 _FEW_BLOCKS: Final = 32
 """Of lines that came again: of so few, they are told apart by their numbers alone, without a join."""
 
@@ -137,12 +139,17 @@ def _from_store(spark: SparkSession, store: Store, *, since_ms: int | None, unti
     if until_ms is not None and until_ms <= manifest.kept_from_ms:
         raise Refused(f"{store.path} keeps nothing from before {iso(manifest.kept_from_ms)}: ask for a later span")
     dropped = since_ms is not None and since_ms < manifest.kept_from_ms
-    lines = compact.read(spark, store, manifest, manifest.hours_within(since_ms, until_ms))
+    hours = manifest.hours_within(since_ms, until_ms)
+    lines = compact.read(spark, store, manifest, hours)
     if lines is None:
         raise Refused(f"{store.path} holds nothing of that span: mind --since and --until, or wait for the stream's first batch")
     counters: dict[str, Any] = {name: manifest.counters[name] for name in ("files", "late")}
     counters["dropped_before_ms"] = manifest.kept_from_ms if dropped else None
-    return Inputs("stream", lines, manifest.counters["repeated"], counters)
+    repeated = manifest.counters["repeated"]
+    if not is_small(spark) or store.nbytes(manifest, hours) // _PARQUET_A_LINE >= _WORTH_COMPILING:
+        return Inputs("stream", lines, repeated, counters)
+    kept, release = _worked_out_once(lines.drop(*of_lines.UNUSED).coalesce(1))
+    return Inputs("stream", kept, repeated, counters, release)
 
 
 def folder_of(path: str, kafka: sources.Kafka | None) -> sources.Folder | None:

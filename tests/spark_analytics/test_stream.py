@@ -21,7 +21,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_analytics import demo_data
 from spark_analytics.errors import Refused
-from spark_analytics.jobs import compact, spans, stream
+from spark_analytics.jobs import compact, inputs, spans, stream
 from spark_analytics.jobs.summarise import Report, Request, summarise
 from spark_analytics.locations import first_line
 from spark_analytics.schemas import LINES
@@ -30,8 +30,8 @@ from tests.spark_analytics.conftest import START_MS
 from tests.spark_analytics.test_summarise import sample
 
 NOW_MS = START_MS + 2 * spans.HOUR
-BEGIN_MS = START_MS + 50 * spans.MINUTE
-SECONDS = 900
+BEGIN_MS = START_MS + 57 * spans.MINUTE
+SECONDS = 360
 """The end of an hour, and enough of the next that the first is over."""
 SINCE_MS = START_MS + 20_000
 SHORT_LIVED = os.environ | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
@@ -108,6 +108,17 @@ def test_a_batch_that_spark_runs_again_changes_nothing(spark: SparkSession, tele
     lines = spark.read.text(str(telemetry)).selectExpr("value", "'x' AS file")
     assert stream.add_batch(store, asked(telemetry, streamed), lines, before.batch, now_ms=NOW_MS) is None
     assert store.load() == before
+
+
+def test_of_few_lines_a_short_summary_reads_the_files_once(spark: SparkSession, streamed: Path) -> None:
+    """It keeps them in one part, and lets go of them."""
+    store = Store(streamed)
+    manifest = store.load()
+    every = sum(file.stat().st_size for file in streamed.rglob("*.parquet"))
+    assert 0 < store.nbytes(manifest, manifest.hours_within(None, None)) < every, "what was compacted lies there twice"
+    read = inputs.read(spark, str(streamed), None, now_ms=NOW_MS, since_ms=None, until_ms=None)
+    assert (read.source, read.lines.rdd.getNumPartitions()) == ("stream", 1)
+    read.release()
 
 
 CUTS = {
@@ -262,7 +273,7 @@ def broken(spark: SparkSession, telemetry: Path, tmp_path_factory: pytest.TempPa
     """The Java of a first process ends, all of a second one, each between two batches or within one; a third one goes on."""
     output = tmp_path_factory.mktemp("broken") / "out"
     command = [sys.executable, "-m", "cli.lag.qpid_lag", "stream", "--input", str(telemetry), "--output", str(output)]
-    command += ["--available-now", "--batch-mib", "0.7"]
+    command += ["--available-now", "--batch-mib", "1"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=SHORT_LIVED) as process:
         assert process.stderr is not None
         assert "following" in process.stderr.readline()
