@@ -1,8 +1,9 @@
-"""An archive of the classes that Spark loads, which halves its start: made once per Java, PySpark and user, optional always.
+"""An archive of the classes that Spark loads, which halves its start time. It is made once for each Java, PySpark and user.
+Spark also starts without it.
 
-`make` runs one small summary in a process of its own, told to write the archive when it ends; the file is written aside and
-renamed, so that no start ever meets half of one. Java itself ignores an archive that does not fit it, as after an upgrade, and
-warns: on its standard error, for its standard output is that of the command, which may be JSON.
+`make` runs one small summary in its own process, which writes the archive when it ends. The file is written under another
+name and renamed, so that no start can read an incomplete file. Java ignores an archive that does not fit, for example after
+an upgrade, and warns. The warning goes to standard error, because standard output belongs to the command and may be JSON.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ import pyspark
 from spark_analytics.errors import Refused
 
 TRAIN: Final = "UNDERSTUDY_SPARK_ARCHIVE_TO"
-"""Set in the training process's environment: where Java shall write its archive."""
+"""Set in the training process's environment: the file to which Java writes its archive."""
 _TIMEOUT_S: Final = 300
 
 
 def path(java: int) -> Path:
-    """Where the archive for this major version of Java lies."""
+    """The file of the archive for this major version of Java."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "understudy" / f"spark-{pyspark.__version__}-java-{java}.jsa"
 
 
 def options(java: int) -> str:
-    """Java's options for the archive: to write it while training, to use it when it is there, none otherwise."""
+    """Java's options for the archive: to write it in training, to use it if it exists, none otherwise."""
     if wanted := os.environ.get(TRAIN):
         return f"-XX:ArchiveClassesAtExit={wanted}"
     there = path(java)
@@ -38,7 +39,7 @@ def options(java: int) -> str:
 
 
 def make() -> Path:
-    """Make the archive, replacing one that is there. Takes about half a minute. Refused when it cannot be written."""
+    """Make the archive, and replace an older one. Takes about half a minute. Refused if it cannot be written."""
     from spark_analytics import demo_data, session
 
     target = path(session.java_version())
@@ -68,7 +69,7 @@ def make() -> Path:
 
 
 def train(folder: str) -> None:
-    """One small summary, then wait for Java to end: it writes the archive as the last thing it does."""
+    """Make one small summary, then wait for Java to end: it writes the archive as its last action."""
     from pyspark import SparkContext
 
     from spark_analytics import session

@@ -1,7 +1,7 @@
 """Locations: paths of this machine, and URLs that only Spark can read.
 
-A path without a scheme is this machine's for us. For Spark it is the cluster's file system, if it has one (HDFS under YARN), so
-it is never given one: `located` makes it a URL.
+For this code, a path without a scheme is on this machine. For Spark it is on the cluster's file system, if there is one (HDFS
+under YARN). So Spark never gets such a path: `located` makes it a URL.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from spark_analytics.errors import Refused
 
 
 def is_remote(path: str) -> bool:
-    """Whether Spark alone can look there (s3a://, hdfs://, and file:// too, which is a way to say so)."""
+    """Whether only Spark can read the location (s3a://, hdfs://, and also file://, which is a request to use Spark)."""
     return "://" in path
 
 
 def here(path: str | Path) -> Path:
-    """The path of a place on this machine, which may stand behind file://."""
+    """The path of a location on this machine; it may have the prefix file://."""
     return Path(str(path).removeprefix("file://"))
 
 
 def located(path: str | Path) -> str:
-    """The place as Spark is told it: a URL as it is, a path as this machine's."""
+    """The location for Spark: a URL unchanged, a path as a URL of this machine."""
     text = str(path)
     return text if is_remote(text) else f"file://{os.path.abspath(text)}"
 
 
 def size(spark: SparkSession, url: str) -> int | None:
-    """How many bytes lie at a URL and below; None when that cannot be told, as of a pattern."""
+    """The total bytes at a URL and below it; None if they are not known, for example for a pattern."""
     try:
         target, files, _ = _hadoop(spark, url)
         return int(files.getContentSummary(target).getLength())
@@ -44,7 +44,7 @@ def size(spark: SparkSession, url: str) -> int | None:
 
 
 def writable(spark: SparkSession, url: str) -> None:
-    """Whether Spark knows how to write there: better known before the work than after. Refused."""
+    """Check that Spark can write there, before the work is done and not after it. Refused."""
     try:
         target, files, _ = _hadoop(spark, url)
         is_folder = files.exists(target) and files.getFileStatus(target).isDirectory()
@@ -55,11 +55,12 @@ def writable(spark: SparkSession, url: str) -> None:
 
 
 def put(spark: SparkSession, url: str, content: bytes) -> None:
-    """Write a file at a URL, aside first, and rename it, so that nobody ever sees half of it. Refused."""
+    """Write a file at a URL: first under another name, and then rename it, so that no reader sees an incomplete file.
+    Refused."""
     try:
         target, files, hadoop = _hadoop(spark, url)
         aside = hadoop.Path(target.getParent(), f".{target.getName()}.part")
-        files.setWriteChecksum(False)  # a file of this machine gets no hidden companion
+        files.setWriteChecksum(False)  # a file of this machine gets no hidden checksum file
         stream = files.create(aside, True)
         try:
             stream.write(bytearray(content))
@@ -73,7 +74,7 @@ def put(spark: SparkSession, url: str, content: bytes) -> None:
 
 
 def _hadoop(spark: SparkSession, url: str) -> tuple[Any, Any, Any]:
-    """The path, its file system, and Hadoop's package, all Java's."""
+    """The path, its file system, and Hadoop's package, all as Java objects."""
     context: Any = spark.sparkContext
     hadoop = context._jvm.org.apache.hadoop.fs
     target = hadoop.Path(url)
@@ -81,7 +82,7 @@ def _hadoop(spark: SparkSession, url: str) -> tuple[Any, Any, Any]:
 
 
 def why_not(spark: SparkSession, url: str, error: Exception) -> str:
-    """Why Spark cannot read a URL, with what to do where that is known."""
+    """Why Spark cannot read a URL, with the next step if it is known."""
     if "S3AFileSystem not found" not in str(error):
         return f"Spark cannot read {url}: {first_line(error)}"
     context: Any = spark.sparkContext
@@ -90,13 +91,13 @@ def why_not(spark: SparkSession, url: str, error: Exception) -> str:
 
 
 def cause(error: Exception) -> str:
-    """The part of Spark's words that says what happened."""
+    """The part of Spark's message that says what happened."""
     return first_line(error).split("SQLSTATE", maxsplit=1)[0].strip()[:300]
 
 
 def first_line(error: Exception) -> str:
-    """The line of what an exception says that tells what happened: of what went wrong in Python for Spark the end of its
-    traceback, of Java's the first that names a cause.
+    """The line of an exception that says what happened: for an error in Python code of Spark the end of its traceback, for
+    Java the first line that names a cause.
     """
     text = str(error)
     if _TRACEBACK in text:

@@ -1,6 +1,6 @@
-"""Sets of numbers as closed ranges, `[[first, last], ...]`, in order and apart.
+"""Sets of numbers as closed ranges, `[[first, last], ...]`, in order and without contact.
 
-A sender numbers its lines without a break, so what it has written is few ranges.
+A sender numbers its lines without a gap, so its lines make few ranges.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ Ranges = list[list[int]]
 
 
 def united(*several: Iterable[list[int]]) -> Ranges:
-    """The numbers of all of these, whatever their order."""
+    """The numbers of all of these, in any order of the arguments."""
     joined: Ranges = []
     for first, last in sorted(one for ranges in several for one in ranges):
         if joined and first <= joined[-1][1] + 1:
@@ -22,7 +22,7 @@ def united(*several: Iterable[list[int]]) -> Ranges:
 
 
 def of_bits(first: int, bits: int) -> Ranges:
-    """The numbers of the bits that are set in a long, where the lowest bit stands for `first`."""
+    """The numbers of the bits that are set in a long; the lowest bit stands for `first`."""
     found, bits = [], bits & 0xFFFF_FFFF_FFFF_FFFF
     while bits:
         begin = (bits & -bits).bit_length() - 1
@@ -34,7 +34,7 @@ def of_bits(first: int, bits: int) -> Ranges:
 
 
 def common(one: Ranges, other: Ranges) -> Ranges:
-    """The numbers of both."""
+    """The numbers that are in both."""
     found, i, j = [], 0, 0
     while i < len(one) and j < len(other):
         first, last = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
@@ -48,7 +48,7 @@ def common(one: Ranges, other: Ranges) -> Ranges:
 
 
 def capped(ranges: Ranges, most: int) -> Ranges:
-    """At most so many ranges: of the oldest, the gaps between them are taken in."""
+    """At most so many ranges: the oldest ones are joined, together with the gaps between them."""
     if len(ranges) <= most:
         return ranges
     merged = len(ranges) - most

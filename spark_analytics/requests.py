@@ -1,5 +1,5 @@
-"""What somebody asks of a summary, in the words of the command line, made a `Request`: for the command that runs once and for
-the worker behind a dashboard alike.
+"""Turns a request for a summary, in the words of the command line, into a `Request`. The command that runs once and the
+worker behind a dashboard both use it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from spark_analytics.store import is_store
 
 LONG_BYTES: Final = 200 << 20
 Asked = dict[str, Any]
-"""`path`, `objective_ms`, `target`, `master`; and, None or left out where not given, `window`, `since`, `until`, `compare`,
-`compare_since`, `compare_until`, `cluster`, `windows_to`, all as the command line has them."""
+"""`path`, `objective_ms`, `target`, `master`; and, None or missing if not given, `window`, `since`, `until`, `compare`,
+`compare_since`, `compare_until`, `cluster`, `windows_to`, all in the form of the command line."""
 
 
 def times_of(asked: Asked, now_ms: int) -> dict[str, Any]:
-    """The fields of a Request that are times. Refused when one cannot be read."""
+    """The fields of a Request that are times. Refused if one cannot be read."""
 
     def moment(name: str) -> int | None:
         return spans.parse_moment(asked[name], now_ms) if asked.get(name) else None
@@ -37,7 +37,7 @@ def times_of(asked: Asked, now_ms: int) -> dict[str, Any]:
 
 
 def request_of(asked: Asked, now_ms: int, kafka: Kafka | None = None) -> Request:
-    """The request; a local folder of lines is looked at. Refused when it cannot be read, or makes no sense."""
+    """The request; a local folder of lines is inspected. Refused if it cannot be read, or makes no sense."""
     path = asked["path"]
     times = times_of(asked, now_ms)
     looked_at = kafka is None and not is_remote(path) and not is_store(path)
@@ -59,6 +59,6 @@ def request_of(asked: Asked, now_ms: int, kafka: Kafka | None = None) -> Request
 
 
 def work_of(request: Request) -> Work:
-    """Whether Spark's slower start pays: when there is much to read, or nobody knows how much."""
+    """Whether Spark's slower start is worth it: if there is much to read, or if the size is not known."""
     is_long = request.nbytes > LONG_BYTES if request.nbytes is not None else not is_store(request.path)
     return "long" if is_long else "short"

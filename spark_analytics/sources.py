@@ -1,9 +1,9 @@
-"""Where telemetry lines come from: folders of JSON lines, read as text so that no bad line is lost or fatal.
+"""The sources of telemetry lines: folders of JSON lines, read as text, so that a bad line is neither lost nor fatal.
 
-Spark's JSON source would drop the second of two objects on one line and hide which file a bad line stands in; its text source
-gives the line itself. Files that are still being written are hidden (a dot in front) and Spark leaves those alone: in a folder of
-this machine they are few and small, and their whole lines are read here, or a primary that is well would look silent for as long
-as its newest file is hidden.
+Spark's JSON source would drop the second of two objects on one line, and would not tell the file of a bad line. Its text
+source gives the line itself. Files that are still being written are hidden (a dot in front), and Spark does not read them. In
+a folder of this machine they are few and small, so their complete lines are read here. Otherwise a healthy primary would look
+silent while its newest file is hidden.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PEEK_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of telemetry: how many whole files, how many bytes, how many files that are still being written."""
+    """A folder of telemetry: the number of complete files, their bytes, and the number of files that are still being written."""
 
     path: str
     files: int
@@ -49,7 +49,7 @@ class Kafka:
 
 
 def inspect(path: str) -> Folder:
-    """Look at a local folder (or a single file) before Spark is started. Refused when there is nothing to read."""
+    """Inspect a local folder (or a single file) before Spark is started. Refused if there is nothing to read."""
     folder = Path(path)
     if not folder.exists():
         raise Refused(f"there is no folder {path}: give --input the folder that the brokers write telemetry to")
@@ -80,7 +80,8 @@ def _readable(file: Path) -> bool:
 
 
 def _is_whole_gzip(file: Path) -> bool:
-    """Whether a file's beginning can be unpacked, if it is packed. Spark passes over those that it cannot unpack in silence."""
+    """Whether the beginning of a packed file can be unpacked; True for other files. Spark silently skips files that it cannot
+    unpack."""
     if file.suffix != ".gz":
         return True
     try:
@@ -92,21 +93,22 @@ def _is_whole_gzip(file: Path) -> bool:
 
 
 def read_lines(spark: SparkSession, path: str) -> DataFrame:
-    """Every line below `path`, as `schemas.LINES`: its text and the name of its file. Refused when Spark cannot look there."""
+    """All lines below `path`, as `schemas.LINES`: the text and the name of the file. Refused if Spark cannot read the
+    location."""
     unfinished = {} if is_remote(path) else unfinished_lines(Path(path))
     try:
         lines = spark.read.text(located(path), recursiveFileLookup=True, pathGlobFilter="*.{jsonl,jsonl.gz}")
     except Exception as error:
         raise Refused(why_not(spark, path, error)) from None
     found = lines.select("value", F.col("_metadata.file_path").alias("file"))
-    if unfinished:  # they were read before Spark looked: what has its final name since is read there
+    if unfinished:  # they were read before Spark listed the files: Spark reads those that were renamed since
         finished = {unquote(uri.rpartition("/")[2]) for uri in lines.inputFiles()}
         unfinished = {file: text for file, text in unfinished.items() if _finished_name(file) not in finished}
     return found.unionByName(_as_lines(spark, unfinished)) if any(unfinished.values()) else found
 
 
 def unfinished_lines(folder: Path) -> dict[Path, list[str]]:
-    """The whole lines of the files below a folder that are still being written."""
+    """The complete lines of the files below a folder that are still being written."""
     found = {}
     for file in sorted(folder.rglob(UNFINISHED)) if folder.is_dir() else ():
         try:
@@ -118,7 +120,7 @@ def unfinished_lines(folder: Path) -> dict[Path, list[str]]:
 
 
 def _finished_name(unfinished: Path) -> str:
-    """`NAME.jsonl` for `.NAME.part`; every sender's and moment's name is another."""
+    """`NAME.jsonl` for `.NAME.part`; the name is unique for each sender and time."""
     return f"{unfinished.name[1 : -len('.part')]}.jsonl"
 
 
@@ -131,7 +133,7 @@ def _as_lines(spark: SparkSession, texts: dict[Path, list[str]]) -> DataFrame:
 
 
 def stream_lines(spark: SparkSession, path: str, *, files_per_batch: int) -> DataFrame:
-    """Lines below a URL as they appear, by Spark's own file source: whole files only, each once. Refused when it cannot."""
+    """New lines below a URL as they appear, by Spark's own file source: only complete files, each once. Refused if it cannot."""
     reader = spark.readStream.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.{jsonl,jsonl.gz}")
     try:
         lines = reader.option("maxFilesPerTrigger", files_per_batch).option("maxFileAge", "3650d").text(path)
@@ -141,7 +143,7 @@ def stream_lines(spark: SparkSession, path: str, *, files_per_batch: int) -> Dat
 
 
 def read_kafka(spark: SparkSession, kafka: Kafka) -> DataFrame:
-    """Every line that the topic holds now, as `schemas.LINES`; a message may hold several. Refused when Spark cannot."""
+    """All lines that the topic has now, as `schemas.LINES`; a message may hold several. Refused if Spark cannot read it."""
     try:
         messages = (
             spark.read.format("kafka")
@@ -162,7 +164,7 @@ def kafka_lines(messages: DataFrame) -> DataFrame:
 
 
 def no_kafka(error: Exception) -> str:
-    """What to tell who asks for Kafka of a Spark that has no reader for it."""
+    """The message for users that ask for Kafka, if their Spark has no reader for it."""
     if "kafka" not in str(error).lower():
         return first_line(error)
     package = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"

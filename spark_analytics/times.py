@@ -1,4 +1,4 @@
-"""Lengths and moments as people write them, in milliseconds. Pure text and arithmetic, without Spark."""
+"""Durations and moments in forms for people, in milliseconds. Pure text and arithmetic, without Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNITS: Final = {"s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
 
 
 def parse_span(text: str, option: str) -> int:
-    """Any length, as `90s` or `7d`, in ms. Refused when it is none."""
+    """Any duration, for example `90s` or `7d`, in ms. Refused if it is not valid."""
     found = LENGTH.fullmatch(text.strip())
     if found is None or int(found[1]) == 0:
         raise Refused(f"{option} {text} is no length of time: try 1h, 1d or 7d")
@@ -22,7 +22,7 @@ def parse_span(text: str, option: str) -> int:
 
 
 def parse_moment(text: str, now_ms: int) -> int:
-    """`now`, an ISO 8601 time (UTC when it has no offset), or an age as `15m`, in ms since 1970. Refused otherwise."""
+    """`now`, an ISO 8601 time (UTC without an offset), or an age, for example `15m`, in ms since 1970. Refused otherwise."""
     if text == "now":
         return now_ms
     if age := LENGTH.fullmatch(text.strip()):

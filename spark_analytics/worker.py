@@ -1,11 +1,11 @@
-"""Summaries on demand, by one Spark session that is kept: what stands behind a dashboard that is refreshed.
+"""Summaries on demand, by one Spark session that is kept: the process behind a dashboard that is refreshed.
 
-Life of the process `python -m spark_analytics.worker`: it takes requests on its standard input, a JSON object a line with the
-words of the command line, and answers each with one line on its standard output: `report`, or `refused` (a sentence for people:
-the same request may do later), or `failed` (Spark broke), after which it ends, for whoever asks can start another. Lines with
-`progress` come in between. It ends when its input does.
+Life of the process `python -m spark_analytics.worker`: it reads requests from its standard input, one JSON object in each
+line, in the words of the command line. It answers each request with one line on its standard output: `report`, `refused` (a
+sentence for people: the same request may succeed later), or `failed` (Spark broke). After `failed` it ends, and the caller
+can start another one. Lines with `progress` come before the answer. It ends when its input ends.
 
-It is a process of its own so that a Spark that fails, hangs or takes all memory takes nobody's page away.
+It is a separate process so that a Spark that fails, hangs or uses all memory does not stop the page of the dashboard.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Worker:
         self._spark: SparkSession | None = None
 
     def report(self, asked: Asked, progress: Callable[[str], None] = lambda _: None) -> Report:
-        """The report of now. Refused when it cannot be had."""
+        """The report of now. Refused if it cannot be made."""
         request = request_of(asked, int(time.time() * 1000))
         if self._spark is None:
             progress("starting Spark")
@@ -41,7 +41,7 @@ class Worker:
         return summarise(self._spark, request, progress)
 
     def put(self, url: str, content: bytes) -> None:
-        """Write a file at a URL, after a report. Refused when it cannot be."""
+        """Write a file at a URL, after a report. Refused if it cannot be written."""
         assert self._spark is not None, "a report was made before"
         locations.put(self._spark, url, content)
 
@@ -77,8 +77,8 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> int:
 
 
 def main() -> int:
-    """The process. Whatever Spark prints on the standard output goes nowhere: only answers stand there."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who pressed Ctrl-C has a parent that ends us
+    """The process. Output of Spark to the standard output is discarded: only answers are written there."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C the parent process ends this one
     answers = os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

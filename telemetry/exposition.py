@@ -1,7 +1,7 @@
 """Prometheus' text format (version 0.0.4): families of metrics as lines.
 
-A family is one metric: its name, what it means, its type, and a sample for each combination of labels. The format wants all
-samples of a family together, behind its two lines of head.
+A family is one metric: its name, its help text, its type, and a sample for each combination of labels. The format requires
+all samples of a family together, after its two header lines.
 
 Source: prometheus.io, "Exposition formats", text-based format.
 """
@@ -15,7 +15,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 GAUGE: Final = "gauge"
 COUNTER: Final = "counter"
 Sample = tuple[str, float | None]
-"""Labels as `labels` writes them, and the value; None: it is not known, and has no line."""
+"""Labels as text from `labels`, and the value. None: the value is not known, and the sample has no line."""
 
 
 class Family(NamedTuple):
@@ -28,13 +28,13 @@ class Family(NamedTuple):
 
 
 def labels(names: Mapping[str, str]) -> str:
-    """Labels as they stand behind a metric's name; "" for none."""
+    """The labels as text after a metric's name; "" if there are none."""
     inside = ",".join(f'{name}="{_escaped(text)}"' for name, text in names.items())
     return f"{{{inside}}}" if inside else ""
 
 
 def lines(family: Family) -> Iterator[str]:
-    """The family's head and samples, each line without its end."""
+    """The family's header and samples; each line is without its line end."""
     yield f"# HELP {family.name} {family.meaning}"
     yield f"# TYPE {family.name} {family.kind}"
     for at, value in family.samples:

@@ -1,10 +1,10 @@
-"""How a line of telemetry becomes JSON.
+"""Encodes telemetry lines as JSON.
 
-The life of a line: whoever measured something makes a `LagSample`, a `Probe`, or names an event; it becomes one JSON object on
-a line of its own. The `..._record` functions put the fields in the order of `telemetry.schema`; samples come by the thousand each
-second, so `SampleText` puts the same text together from parts that are encoded once for many lines.
+The life of a line: the sender makes a `LagSample` or a `Probe`, or names an event. It becomes one JSON object on its own
+line. The `..._record` functions put the fields in the order of `telemetry.schema`. Thousands of samples are made in each
+second, so `SampleText` builds the same text from parts that are encoded once for many lines.
 
-Invariant: a line that cannot be encoded is an error here and never half a line.
+Invariant: a line that cannot be encoded is an error here; it is never written in part.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from telemetry.schema import EVENT_TYPES, VERSION
 
 
 class LagSample(NamedTuple):
-    """How far one backup is behind, for one queue or (`queue` None) for the whole log. Counts are records, sizes bytes, ages ms.
+    """How far one backup is behind, for one queue or for the whole log (`queue` None). Counts are records, sizes bytes, ages
+    ms.
 
-    Indexes that the sender does not know are None: a backup knows its own, the primary knows what was acknowledged.
+    Indexes that the sender does not know are None: a backup knows its own, the primary knows the acknowledged one.
     """
 
     backup: str
@@ -39,34 +40,34 @@ class LagSample(NamedTuple):
     """Records (for a queue, its messages and dequeues) committed or proposed here that the backup has not acknowledged."""
     lag_bytes: int
     lag_ms: float
-    """Age of the oldest record that is not acknowledged; 0 when all are."""
+    """Age of the oldest record that is not acknowledged; 0 if all are acknowledged."""
     stall_ms: float
-    """How long the acknowledged index has stood still with something to acknowledge; 0 when it moves or nothing waits."""
+    """How long the acknowledged index has not moved with records to acknowledge; 0 if it moves or nothing waits."""
     state: str
-    """One of `schema.STATES`, or "" when the sender does not know it."""
+    """One of `schema.STATES`, or "" if the sender does not know it."""
     in_sync: bool
     connected: bool
     headroom_bytes: int | None
-    """Bytes that may still be written before the backup would need a snapshot; None when the log has no such bound."""
+    """Bytes that may still be written before the backup would need a snapshot; None if the log has no such bound."""
     role: str = "primary"
-    """What the sender is in this: `primary` or `backup`."""
+    """The role in which the sender writes: `primary` or `backup`."""
     sync_ms: float | None = None
-    """The sender's fdatasync: mean over the interval; None when there was none."""
+    """The sender's fdatasync: mean over the interval; None if there was none."""
     sync_max_ms: float | None = None
-    """The longest of them."""
+    """The sender's longest fdatasync in the interval."""
     round_trip_ms: float | None = None
-    """From the primary's last heartbeat to the backup's answer; None when the sender does not know."""
+    """From the primary's last heartbeat to the backup's answer; None if the sender does not know it."""
     records_per_s: float | None = None
-    """Committed over the last interval, as the sender knows; None in its first."""
+    """Records committed in a second over the last interval, as the sender knows; None in its first interval."""
     bytes_per_s: float | None = None
 
 
 QueueLag: TypeAlias = tuple[int, int, float, float]
-"""What of one queue a backup has not acknowledged: records, bytes, `lag_ms`, `stall_ms`."""
+"""The unacknowledged part of one queue at one backup: records, bytes, `lag_ms`, `stall_ms`."""
 
 
 class Probe(NamedTuple):
-    """What a resource manager got from one broker in one interval."""
+    """The answers of one broker to a resource manager in one interval."""
 
     broker: str
     reach: str
@@ -74,10 +75,10 @@ class Probe(NamedTuple):
     asked: int
     answered: int
     round_trip_ms: float | None
-    """Mean over the interval's answers; None when there was none."""
+    """Mean over the interval's answers; None if there was none."""
     round_trip_max_ms: float | None
     state: str
-    """What the broker said last, with the four that follow: one of `schema.STATES`, or ""."""
+    """One of `schema.STATES`, or "". This field and the next four are from the broker's last answer."""
     primary: str
     broker_epoch: int | None
     last_index: int | None
@@ -142,8 +143,8 @@ def event_record(
     peer: str | None = None,
     nbytes: int | None = None,
 ) -> dict[str, Any]:
-    """An event line as a dict. `broker` is whom it happened to, `peer` who else had to do with it; `from_` and `to` are roles
-    or members, as the type asks.
+    """An event line as a dict. `broker` is the broker of the event, `peer` another broker that took part. `from_` and `to`
+    are roles or members, depending on the type.
     """
     if type not in EVENT_TYPES:
         raise ValueError(f"{type!r} is no type of event; there are {', '.join(sorted(EVENT_TYPES))}")
@@ -165,18 +166,18 @@ def event_record(
 def roster_record(
     head: Head, seq: int, *, interval_ms: int, primary: str, backups: Sequence[str], queues: Sequence[str]
 ) -> dict[str, Any]:
-    """A roster line as a dict: each of `backups` is expected to have a sample per interval for each of `queues` and for the
-    whole log.
+    """A roster line as a dict: the primary expects a sample in each interval from each of `backups`, for each of `queues` and
+    for the whole log.
     """
     return head.record("roster", seq, interval_ms=interval_ms, primary=primary, backups=list(backups), queues=list(queues))
 
 
 def line(record: dict[str, Any]) -> bytes:
-    """A record as a line. ValueError, TypeError when it cannot be one."""
+    """A record as a line. ValueError, TypeError if it cannot be encoded."""
     return json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
-# ---- samples, by the thousand
+# ---- many samples at once
 
 _BOOL: Final = ("false", "true")
 
@@ -194,8 +195,8 @@ def _real(value: float | None) -> str:
 
 
 class SampleText:
-    """The text around the samples of one call: everything that they share, encoded once. ValueError, TypeError when one cannot be
-    a line.
+    """The text around the samples of one call: everything that they share, encoded once. ValueError, TypeError if a sample
+    cannot be encoded.
     """
 
     __slots__ = ("_after_seq", "_before_seq", "_quoted")
@@ -216,17 +217,17 @@ class SampleText:
     def queue_lines(
         self, first_seq: int, whole: LagSample, queues: Sequence[str], waiting: Mapping[int, QueueLag], rates: Sequence[str]
     ) -> str:
-        """A backup's samples of these queues, one text: like `whole`, but for the queue (`queue_text`), its rates (`rate_text`),
-        and its lag, which only those in `waiting` have, by position.
+        """A backup's samples of these queues, as one text. They are like `whole`, except for the queue (`queue_text`), its
+        rates (`rate_text`), and its lag. `waiting` has the lag by position; the other queues have none.
         """
         count = len(queues)
         if not count:
             return ""
         start, indexes, condition = self._before_seq, _indexes(whole), self._condition(whole)
         still = f"{indexes}{_lag(0, 0, 0.0, 0.0)}{condition}"
-        after: dict[str, str] = {rate: f"{still}{rate}{start}" for rate in set(rates)}  # most are alike
+        after: dict[str, str] = {rate: f"{still}{rate}{start}" for rate in set(rates)}  # most rates are equal
         rests = [after[rate] for rate in rates]
-        ages: dict[tuple[float, float], str] = {}  # so are these
+        ages: dict[tuple[float, float], str] = {}  # most ages are equal too
         for position, (records, nbytes, lag_ms, stall_ms) in waiting.items():
             age = ages.get((lag_ms, stall_ms))
             if age is None:
@@ -258,7 +259,7 @@ class SampleText:
 
 
 def queue_text(queue: str | None, replicate: str) -> str:
-    """The part of a sample that names its queue; to be kept for as long as the queue lives."""
+    """The part of a sample that names its queue; callers keep it while the queue exists."""
     return f'"queue":{json.dumps(queue)},"replicate":{json.dumps(replicate)},'
 
 
@@ -268,7 +269,7 @@ def rate_text(records_per_s: float | None, bytes_per_s: float | None) -> str:
 
 
 def rate_texts(records: Iterable[int], nbytes: Iterable[int], elapsed_s: float) -> list[str]:
-    """The same of many queues, from what each has had in that time."""
+    """The rates of many queues as `rate_text`, from their records and bytes in that time."""
     idle, per_s = rate_text(0.0, 0.0), 1 / elapsed_s
     return [
         f'"records_per_s":{n * per_s:.3f},"bytes_per_s":{size * per_s:.3f}}}\n' if n else idle

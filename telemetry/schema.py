@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 VERSION: Final = 1
-"""Carried by each line as `v`."""
+"""The value of `v` in each line."""
 
 COMMON: Final = {"v": "long", "kind": "text", "cluster": "text", "epoch": "long", "sender": "text", "seq": "long", "ts": "text"}
 """The first fields of every line."""
@@ -68,7 +68,7 @@ PROBE: Final = {
     "detail": "text",
 }
 KINDS: Final = {"sample": SAMPLE, "event": EVENT, "roster": ROSTER, "probe": PROBE}
-"""What a line can be, and its fields after the common ones."""
+"""The kinds of lines, each with its fields after the common ones."""
 
 EVENT_TYPES: Final = frozenset(
     {
@@ -91,7 +91,7 @@ EVENT_TYPES: Final = frozenset(
         "drop",
     }
 )
-"""What an event can be."""
+"""The types of events."""
 
 STATES: Final = ("joining", "catchup", "ready", "recovering", "active", "standalone")
 REACHES: Final = ("reachable", "silent", "absent")

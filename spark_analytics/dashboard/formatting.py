@@ -1,4 +1,4 @@
-"""Figures as people write them, the same on the page and in the terminal."""
+"""Figures in a form for people, the same on the page and in the terminal."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _BARS: Final = "▁▂▃▄▅▆▇█"
 
 
 def shown(value: Any) -> Any:
-    """A report whose texts hold only what can be seen: what would move a cursor, colour a terminal or turn the direction of
-    writing stands as its number.
+    """A report whose texts contain only visible characters: a character that would move a cursor, colour a terminal or change
+    the direction of writing is replaced with its number.
     """
     if isinstance(value, str):
         return value if value.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in value)
@@ -72,7 +72,7 @@ def size(nbytes: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share of 1 in per cent, never rounded up to a perfect 100 or down to nothing."""
+    """A share of 1 in per cent, never rounded up to 100 or down to 0."""
     if value is None:
         return "–"
     percent = value * 100
@@ -84,21 +84,21 @@ def share(value: float | None) -> str:
 
 
 def moment(ts_ms: int | None, *, day: bool = False) -> str:
-    """A time of day in UTC, with the day when asked."""
+    """A time of day in UTC, with the date if `day` is set."""
     if ts_ms is None:
         return "–"
     return datetime.fromtimestamp(ts_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S" if day else "%H:%M:%S")
 
 
 def span(from_ms: int, to_ms: int) -> str:
-    """`2026-01-02 15:04:05 – 15:14:05 UTC`, the second day only when it differs."""
+    """`2026-01-02 15:04:05 – 15:14:05 UTC`; the second date only if it differs."""
     first, last = moment(from_ms, day=True), moment(to_ms, day=True)
     return f"{first} – {last[11:] if first[:10] == last[:10] else last} UTC"
 
 
 def sparkline(values: list[float | None], silent: list[bool], width: int) -> str:
-    """Values as bars on a log scale from 1 to 100,000 (ms), worst of each piece; a cross where it was silent, a blank where not
-    expected.
+    """Values as bars on a log scale from 1 to 100,000 (ms), with the worst value of each piece. A cross means silent, a blank
+    not expected.
     """
     bars = []
     for i in range(width):

@@ -1,7 +1,7 @@
-"""A report's newest figures as Prometheus metrics: what `/metrics` of the dashboard answers.
+"""A report's newest figures as Prometheus metrics: the answer of `/metrics` of the dashboard.
 
-Names, units and labels are a contract (docs/reference/lag-metrics.md); the alert rules and the board in deploy/ are made of them.
-Lengths are in seconds and sizes in bytes, as Prometheus has them.
+Names, units and labels are a contract (docs/reference/lag-metrics.md): the alert rules and the board in deploy/ use them.
+Times are in seconds and sizes in bytes, as Prometheus requires.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Sample = tuple[dict[str, str], float | None]
 
 
 def render(report: Report | None) -> str:
-    """The metrics of a report; without one only that there is none yet."""
+    """The metrics of a report; without a report, only the metric that there is none yet."""
     said = [
         ("up", "Whether there is a report.", [({}, float(report is not None))]),
         *(_families(report) if report is not None else ()),

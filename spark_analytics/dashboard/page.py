@@ -23,14 +23,14 @@ _SCRIPTS: Final = ("base.js", "charts.js", "panels.js", "details.js", "main.js")
 _NOT_DRAWN: Final = ("windows",)
 _QUEUES: Final = 200
 _FIGURES: Final = 4
-"""Significant figures of a series' values: more cannot be seen."""
+"""Significant figures of a series' values: more are not visible."""
 
 
 def render(report: dict[str, Any] | None, *, live: str = "", problem: str = "", doing: str = "", tag: str = "") -> str:
     """The page as text; write it as UTF-8.
 
-    `live` is the address on the server that has the next report; with it, `report` may be None (there is none yet), `problem`
-    says what went wrong last, `doing` how far the first report is, and `tag` names the report.
+    `live` is the address on the server that has the next report. With it, `report` may be None (there is none yet), `problem`
+    is the last error, `doing` the progress of the first report, and `tag` names the report.
     """
     carried = {"report": drawn(report) if report else None, "problem": problem, "doing": doing, "tag": tag}
     title = f"Replication lag · {(report or {}).get('cluster') or 'cluster'}"
@@ -48,20 +48,22 @@ def render(report: dict[str, Any] | None, *, live: str = "", problem: str = "", 
 
 
 def drawn(report: dict[str, Any]) -> dict[str, Any]:
-    """What of a report the page draws, with what the words mean; bounded, whatever the data's size."""
+    """The part of a report that the page draws, with the meanings of its words. Its size is bounded, whatever the data's
+    size."""
     kept = {name: _rounded(value) for name, value in report.items() if name not in _NOT_DRAWN}
     return kept | {"queues": kept.get("queues", [])[:_QUEUES], "meaning": MEANING}
 
 
 def policy(*, live: bool) -> str:
-    """What the page may do, for its head and for the server's answer: its own script and style, and nothing else."""
+    """The content security policy, for the page's head and for the server's answer: its own script and style, and nothing
+    else."""
     ask = "connect-src 'self'; " if live else ""
     own = f"default-src 'none'; style-src '{_hash(_style())}'; script-src '{_hash(_script())}'; {ask}"
     return f"{own}base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
 
 
 def _table(report: dict[str, Any]) -> str:
-    """The terminal's table. A report that is not as expected has none; the script draws what it can of it."""
+    """The terminal's table. An unexpected report has no table; the script then draws what it can."""
     try:
         return text.render(report)
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -69,7 +71,7 @@ def _table(report: dict[str, Any]) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """The same with the values of series cut to what can be seen. Times and counts, which are whole, stay as they are."""
+    """The same with the values of series rounded to visible precision. Times and counts are whole and stay unchanged."""
     if isinstance(value, list):
         return [_figures(one) if isinstance(one, float) else _rounded(one) for one in value]
     if isinstance(value, dict):
@@ -86,7 +88,7 @@ def _figures(value: float) -> float | int | None:
 
 @cache
 def _script() -> str:
-    """One program out of the files in script/, whose names nobody outside sees."""
+    """One program from the files in script/. Their names are not visible outside."""
     program = "\n".join(_asset("script", name) for name in _SCRIPTS)
     return f'"use strict";\n(() => {{\n{program}}})();\n'
 

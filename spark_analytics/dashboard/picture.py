@@ -1,6 +1,7 @@
-"""A page as a picture, by a headless Chromium that is run twice: it tells how high the page is, then makes a PNG of all of it.
+"""A page as a picture, by a headless Chromium that runs twice: it first reports the height of the page, then makes a PNG of
+it.
 
-It is told to ask nobody on the network for anything, and its profile is a folder that goes away.
+It is told to make no requests to the network, and its profile is a temporary folder.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _FLAGS: Final = (
 )
 _FIRST_HEIGHT: Final = 900
 _MAX_HEIGHT: Final = 16_000
-"""Chromium makes no picture that is higher."""
+"""Chromium makes no higher picture."""
 
 
 def find(path: str | None = None) -> str:
-    """The browser's file. Refused when there is none."""
+    """The browser's file. Refused if there is none."""
     for name in NAMES:
         if found := shutil.which(name, path=path):
             return found
@@ -37,7 +38,7 @@ def find(path: str | None = None) -> str:
 
 
 def picture_of(page: str, *, width: int = 1440, dark: bool = False, binary: str | None = None) -> bytes:
-    """A page as a PNG, whole, `width` pixels wide. Refused when Chromium does not make it."""
+    """A complete page as a PNG, `width` pixels wide. Refused if Chromium does not make it."""
     with tempfile.TemporaryDirectory(prefix="qpid-lag-picture-", ignore_cleanup_errors=True) as name:
         folder, chromium = Path(name), binary or find()
         (folder / "page.html").write_text(page, encoding="utf-8")

@@ -1,8 +1,8 @@
-"""A report for a terminal, in any width from MIN_WIDTH on: tables where they fit, and below NARROW a block of lines for each
-backup, queue and failover instead.
+"""A report for a terminal of any width from MIN_WIDTH on: tables if they fit; below NARROW a block of lines for each backup,
+queue and failover.
 
-Everything is said in words; colours, where the terminal has them, only repeat it. Lines are laid out plain and coloured last, so
-that none is longer than the terminal is wide.
+All information is in words; colours, if the terminal has them, only repeat it. Lines are laid out without colours and
+coloured last, so that no line is wider than the terminal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def render(report: Report, *, width: int = USUAL, colour: bool = False) -> str:
 
 
 def terminal(environment: Mapping[str, str], *, columns: int, is_terminal: bool) -> dict[str, Any]:
-    """What `render` takes for that terminal: into a pipe or a file it is always USUAL wide and plain (https://no-color.org)."""
+    """The arguments of `render` for that terminal. Output to a pipe or a file always has the width USUAL and no colours
+    (https://no-color.org)."""
     if not is_terminal:
         return {"width": USUAL, "colour": False}
     return {"width": columns, "colour": not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"}
@@ -53,12 +54,12 @@ class _Paper:
         return self.width < NARROW
 
     def status(self, status: str, room: int = 0) -> str:
-        """A status, padded before it is coloured."""
+        """A status, padded before the colour is added."""
         text = f"{status:{room}}"
         return f"\x1b[{_COLOURS[status]}m{text}\x1b[0m" if self.colour and status in _COLOURS else text
 
     def cut(self, text: str) -> str:
-        """A plain line that fits."""
+        """A plain line, cut to the width."""
         return _cut(text, self.width)
 
 
@@ -195,7 +196,7 @@ def _failovers(report: Report, paper: _Paper) -> Iterator[str]:
 
 
 def _phases(row: dict[str, Any]) -> str:
-    """What the gap was made of, as far as somebody told."""
+    """The parts of the gap, as far as they are known, and the peers after it."""
     names = {"detection_ms": "noticed after", "decision_ms": "asked for +", "promotion_ms": "promoted +"}
     told = [f"{said} {duration(row[name])}" for name, said in names.items() if row.get(name) is not None]
     if row.get("recovery_ms") is not None:
@@ -242,7 +243,7 @@ def _quality(quality: dict[str, Any], paper: _Paper) -> Iterator[str]:
 
 
 def _wrapped(text: str, paper: _Paper) -> Iterator[str]:
-    """A text over several lines, the later ones indented by two more."""
+    """A text over several lines; the later lines are indented by two more columns."""
     indent = len(text) - len(text.lstrip())
     line = " " * indent
     for word in text.split():

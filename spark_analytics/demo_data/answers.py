@@ -1,8 +1,9 @@
-"""What a truthful summary must find in the story, worked out from its plan, never from what was written; lines alone are counted
-as they are written.
+"""The results that a correct summary must find in the story. They come from its plan, never from the written lines; only the
+lines are counted as they are written.
 
-Shares, counts and lengths are exact. Percentiles are exact by nearest rank over every slot in which a backup should have been
-heard; one that falls among the slots in which it was not is None: it is worse than every lag that was measured.
+Shares, counts and times are exact. Percentiles are exact by nearest rank over all slots in which a backup should have been
+heard. If the rank falls on a slot in which it was not heard, the percentile is None, because it is worse than every measured
+lag.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _PERCENTS: Final = {"p50_ms": 0.50, "p95_ms": 0.95, "p99_ms": 0.99}
 
 @dataclass(slots=True)
 class _Backup:
-    """One backup's whole log, added up slot by slot."""
+    """One backup's whole log, with totals over the slots."""
 
     told: int = 0
     stopped: int = 0
@@ -32,11 +33,11 @@ class _Backup:
     longest_quiet: int = 0
     lags_us: Counter[int] = field(default_factory=Counter)
     over: Counter[int] = field(default_factory=Counter)
-    """By the hour's beginning: slots over the objective; `slots` are those in which it was expected."""
+    """By the start of the hour: slots over the objective; `slots` are those in which it was expected."""
     slots: Counter[int] = field(default_factory=Counter)
 
     def add(self, look: Look | None, hour_ms: int) -> None:
-        """One slot; `look` None when nothing was told."""
+        """Add one slot; `look` is None if nothing was reported."""
         heard = look is not None and look.connected
         self.slots[hour_ms] += 1
         self.over[hour_ms] += look is None or not heard or look.lag_us > OBJECTIVE_MS * 1000
@@ -48,7 +49,7 @@ class _Backup:
             self.lags_us[look.lag_us] += heard
 
     def row(self, name: str, interval_ms: int) -> dict[str, Any]:
-        """As it stands among the answers."""
+        """The backup's row in the answers."""
         slots, seen, percentiles = self.slots.total(), 0, dict[str, float | None].fromkeys(_PERCENTS)
         for lag_us in sorted(self.lags_us):
             before, seen = seen, seen + self.lags_us[lag_us]
@@ -68,7 +69,7 @@ class _Backup:
 
 
 def answers(story: Story) -> dict[str, Any]:
-    """All of them, of a story that was written; times in ISO 8601, lengths in ms."""
+    """All answers of a written story; times in ISO 8601, durations in ms."""
     shape, plan, counts = story.shape, story.plan, story.counts
     backups, names = _backups(plan), shape.brokers
     reasons = {name.removeprefix("drop "): number for name, number in sorted(counts.items()) if name.startswith("drop ")}
@@ -111,7 +112,7 @@ def _span(plan: Plan, begin: int, end: int) -> dict[str, Any]:
 
 
 def _backups(plan: Plan) -> list[_Backup]:
-    """Every broker, for as long as it was a backup: a term lasts until the next one's first sample."""
+    """Every broker, for the time in which it was a backup: a term lasts until the first sample of the next term."""
     found, ends = [_Backup() for _ in plan.everybody], [*(term.begin for term in plan.terms[1:]), plan.shape.slots]
     for term, until in zip(plan.terms, ends, strict=True):
         for slot in range(term.begin, until):
@@ -123,7 +124,8 @@ def _backups(plan: Plan) -> list[_Backup]:
 
 
 def _failovers(plan: Plan) -> list[dict[str, Any]]:
-    """When each served, and how long nobody did: measured by the new primary, or seen between the last sample and its serving."""
+    """When each primary served, and for how long none did: measured by the new primary, or seen between the last sample and
+    its start of service."""
     said_ms = plan.ts_ms(plan.outage.begin - 1, 1) - plan.shape.start_ms
     back_ms = incidents.outage_served_ms(plan)
     changes = [

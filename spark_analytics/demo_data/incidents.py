@@ -1,4 +1,4 @@
-"""The few lines of the story that are no samples, as tables: events, and lines that went bad on their way."""
+"""The few lines of the story that are no samples, as tables: events, and lines that were damaged on their way."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ MANAGER: Final = "resource-manager"
 REPEATED: Final = 25
 FAILED: Final = "closed the connection"
 Event = tuple[int, int, int, str, int, dict[str, Any]]
-"""When (ms from the story's start), told by whom (a broker's place; behind them the resource manager), in which epoch, its type,
-of which broker, and its other fields by the names of `telemetry.lines.event_record`."""
+"""The time (ms from the story's start), the sender (a broker's place; the place after the last broker is the resource
+manager), the epoch, the type, the broker of the event, and the other fields by the names of `telemetry.lines.event_record`."""
 
 
 def events(plan: Plan) -> list[Event]:
-    """Every event but those of dropped lines, which are told with them; in order of time."""
+    """All events in order of time, except those of dropped lines, which are written with the drops."""
     names, manager, last = plan.shape.brokers, plan.shape.backups + 1, plan.last
     killed_ms, switched_ms, back_ms = plan.serving_ms, switch_served_ms(plan), outage_served_ms(plan)
     noticed_ms, silent_ms = plan.kill_ms + DETECTION_MS, plan.silence.begin * plan.interval_ms + 20
     failed, missing, planned = f"the primary {names[0]} failed: {FAILED}", "there is no primary yet", "planned switchover"
     among = f"looking for the primary among {', '.join(names)}"
     found: list[Event] = [
-        # A resource manager looks at the start and, started anew, at the very end: so the story's span is its whole length.
+        # A resource manager writes at the start and, restarted, at the very end: so the story's span is its whole length.
         (0, manager, 1, "discovery", 0, {"to": names[0]}),
         (plan.shape.seconds * 1000 - 1, manager, 4, "discovery", 2, {"to": names[2]}),
         (noticed_ms, 1, 1, "failure_detected", 0, {"detail": "nothing was heard of the primary"}),
@@ -74,7 +74,7 @@ def outage_served_ms(plan: Plan) -> int:
 
 
 def switch_served_ms(plan: Plan) -> int:
-    """When the third broker serves."""
+    """When the third broker begins to serve."""
     return plan.switch * plan.interval_ms + 100 + SWITCH_MS
 
 
@@ -90,12 +90,13 @@ _SPOILED: Final[dict[str, tuple[int, Callable[[str, str], str]]]] = {
     "a field is missing": (2, lambda good, _: good.replace('"backup":', '"backed_up":')),
     "impossible value": (1, lambda good, _: good.replace('"lag_records":', '"lag_records":-1')),
 }
-"""By the summary's name for the problem: how many lines have it, and how a good line (beside another) comes to it."""
+"""By the summary's name for the problem: how many lines have it, and how a good line (with another line) is changed to have
+it."""
 PROBLEMS: Final = {problem: number for problem, (number, _) in _SPOILED.items()}
 
 
 def spoils(plan: Plan) -> dict[int, list[str]]:
-    """By slot, early in the first term: the problems of the primary's lines, and "" for lines that come again."""
+    """By slot, early in the first term: the problems of the primary's lines; "" stands for lines that are repeated."""
     begin, end = (int(plan.shape.slots * share) for share in (0.02, 0.09))
     key, found = draw(plan.shape.seed & 0xFFFF_FFFF, 3), dict[int, list[str]]()
     for i, problem in enumerate(["", *(problem for problem, number in PROBLEMS.items() for _ in range(number))]):
@@ -104,5 +105,5 @@ def spoils(plan: Plan) -> dict[int, list[str]]:
 
 
 def spoiled(problem: str, good: str, other: str) -> str:
-    """A good line with that problem; other lines may come of it."""
+    """A good line with that problem; the result may contain other lines."""
     return _SPOILED[problem][1](good.rstrip("\n"), other.rstrip("\n")) + "\n"

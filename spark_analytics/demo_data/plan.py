@@ -1,8 +1,8 @@
-"""What happens in the story, slot by slot: who is primary, how much load there is, and how far each backup is behind.
+"""The events of the story, slot by slot: who is the primary, how much load there is, and how far each backup is behind.
 
-A slot is one sampling interval; a sample is taken in its middle. Load rises and falls with the day (in a story shorter than a day
-its whole length is the day), and lag follows it. What happens besides stands in INCIDENTS. All of it is arithmetic on the shape,
-the slot and the broker: nothing is remembered from slot to slot, and what looks random is `draw`, a hash of the seed.
+A slot is one sampling interval; a sample is taken in its middle. Load rises and falls with the day (a story shorter than a
+day counts as one day), and lag follows the load. INCIDENTS has the other events. All of it is arithmetic on the shape, the
+slot and the broker: no state passes from slot to slot, and random values come from `draw`, a hash of the seed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CLUSTER: Final = "demo"
 OBJECTIVE_MS: Final = 1000
 DAY_MS: Final = 86_400_000
 GAP_MS: Final = 1240
-"""From the kill until the new primary serves."""
+"""From the kill until the new primary serves, in ms."""
 DETECTION_MS: Final = 900
 SWITCH_MS: Final = 180
 FEWEST_SLOTS: Final = 120
@@ -31,14 +31,15 @@ INCIDENTS: Final = {
     "silence": (0.66, 0.06, 600, 4),
     "outage": (0.78, 0.04, 300, 4),
 }
-"""When each begins, as a share of the story; how long it lasts, as a share, in seconds at most, and in slots at least. To the
-weakest backup: its disk is slow; it acknowledges nothing; nobody says anything of it. To all: the primary's lines are lost (far
-from any restart, in whose minute a summary does not see what is missing); nobody says anything."""
+"""When each incident begins, as a share of the story; how long it lasts: as a share, in seconds at most, and in slots at
+least. `slow`: the weakest backup's disk is slow. `stall`: it acknowledges nothing. `silence`: there are no lines about it.
+`lost`: all lines of the primary are lost (far from any restart, because a summary does not see missing lines in the minute of
+a restart). `outage`: there are no lines at all."""
 KILL: Final = (0.517, 0.08, 1800)
-"""When the first primary is killed, as a share, and for how long at most."""
+"""When the first primary is killed, as a share of the story; and how long it is down: as a share, and in seconds at most."""
 SWITCH: Final = 0.92
 DROPS: Final = {0.34: "buffer full", 0.35: "buffer full", 0.64: "not written: No space left on device"}
-"""When the primary cannot write DROPPED lines of queues of the weakest backup, and why."""
+"""When the primary cannot write DROPPED lines of queues of the weakest backup, as a share of the story, and the reason."""
 DROPPED: Final = 250
 _LEVELS, _RANKS, _BATCHES_PER_S = 32, 512, 400
 _MASK: Final = (1 << 64) - 1
@@ -46,8 +47,8 @@ _MASK: Final = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How much to write: `seconds` of telemetry from `start_ms` on, a sample each `interval_ms`, of `queues` queues and the whole
-    log, for each of `backups` backups. `start_ms` and `seconds` are whole intervals.
+    """The amount of telemetry: `seconds` of it from `start_ms` on, a sample at each `interval_ms`, of `queues` queues and the
+    whole log, for each of `backups` backups. `start_ms` and `seconds` are whole intervals.
     """
 
     start_ms: int
@@ -65,17 +66,17 @@ class Shape:
 
     @property
     def slots(self) -> int:
-        """How many sampling intervals there are."""
+        """The number of sampling intervals."""
         return self.seconds * 1000 // self.interval_ms
 
     @property
     def about_lines(self) -> int:
-        """How many lines there are, about: a little less for what is silent or lost."""
+        """The approximate number of lines; there are fewer because of silence and losses."""
         return self.slots * (self.backups * (self.queues + 3) + 1)
 
     @property
     def brokers(self) -> tuple[str, ...]:
-        """Their addresses; the first is the first primary."""
+        """The brokers' addresses; the first is the first primary."""
         return tuple(f"127.0.0.1:{5672 + number}" for number in range(self.backups + 1))
 
 
@@ -86,11 +87,11 @@ class Span(NamedTuple):
     end: int
 
     def holds(self, slot: int) -> bool:
-        """Whether the slot is one of them."""
+        """Whether the slot belongs to this span."""
         return self.begin <= slot < self.end
 
     def after(self) -> Span:
-        """The time that it takes to catch up."""
+        """The time after it that the backup needs to catch up."""
         return Span(self.end, self.end + max(2, (self.end - self.begin) // 3))
 
 
@@ -122,12 +123,12 @@ def draw(key: int, n: int) -> int:
 
 @lru_cache(maxsize=64)
 def iso(ts_ms: int) -> str:
-    """Milliseconds since 1970 as the telemetry writes them."""
+    """Milliseconds since 1970 in the form of the telemetry."""
     return f"{datetime.fromtimestamp(ts_ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ts_ms % 1000:03d}Z"
 
 
 class Plan:
-    """The story of a shape. Brokers are numbers, places in `Shape.brokers`; times are ms from its start."""
+    """The story of a shape. Brokers are numbers, places in `Shape.brokers`; times are ms from the story's start."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape, self.interval_ms, n = shape, shape.interval_ms, shape.slots
@@ -154,16 +155,16 @@ class Plan:
         self.drops = {int(n * share): (reason, min(shape.queues, DROPPED)) for share, reason in DROPS.items()}
 
     def term_at(self, slot: int) -> Term | None:
-        """Whose samples that slot has; None when there is no primary then."""
+        """The term whose samples that slot has; None if there is no primary then."""
         return next((term for term in self.terms if term.begin <= slot < term.end), None)
 
     def is_up(self, slot: int, broker: int) -> bool:
-        """Whether that broker runs then."""
+        """Whether that broker runs in that slot."""
         killed = broker == 0 and self.kill_ms <= self.sample_ms(slot) and slot < self.down.end
         return not killed and not self.outage.holds(slot)
 
     def backups(self, term: Term) -> list[int]:
-        """Everybody but the primary."""
+        """All brokers except the primary."""
         return [broker for broker in self.everybody if broker != term.primary]
 
     def committed(self, at_ms: int) -> int:
@@ -174,29 +175,29 @@ class Plan:
         return 1000 + int(done_ms * _BATCHES_PER_S / 1000)
 
     def level(self, slot: int) -> int:
-        """The load in a slot in steps: least before dawn, most in the afternoon."""
+        """The load in a slot in steps: the lowest before dawn, the highest in the afternoon."""
         share = (self.sample_ms(slot) + self._offset_ms) / self._day_ms
         return round((0.55 - 0.4 * cos(2 * pi * (share - 0.12))) * (_LEVELS - 1))
 
     def records_per_s(self, level: int) -> float:
-        """About how many records are committed in a second at that load."""
+        """The approximate number of records committed in a second at that load."""
         return _BATCHES_PER_S * RECORDS_A_BATCH * level / (_LEVELS - 1)
 
     def sample_ms(self, slot: int) -> int:
-        """When that slot is sampled, to a timer's jitter."""
+        """When that slot is sampled, with a timer's jitter."""
         return slot * self.interval_ms + self.interval_ms // 2
 
     def ts_ms(self, slot: int, broker: int) -> int:
-        """What that broker's clock says then, since 1970."""
+        """The time of that broker's clock then, since 1970."""
         return self.shape.start_ms + self.sample_ms(slot) + (self.chance(slot, broker) >> 40) % 9 - 4
 
     def chance(self, slot: int, broker: int) -> int:
-        """64 bits for that slot and broker."""
+        """64 random-looking bits for that slot and broker."""
         return draw(self._keys[broker], slot)
 
     def look(self, slot: int, broker: int) -> Look | None:
-        """What the primary says of that backup in that slot; None when it says nothing. Whether there is a primary, and whether
-        its lines were lost, is not looked at.
+        """The primary's view of that backup in that slot; None if it reports nothing. The result does not consider whether
+        there is a primary, and whether its lines were lost.
         """
         weakest, killed = broker == self.last, broker == 0 and slot >= self.down.begin
         if weakest and self.silence.holds(slot):
@@ -212,7 +213,8 @@ class Plan:
             if concerned and over.holds(slot):
                 whole_us = (behind.end - behind.begin) * self.interval_ms * 1000
                 return Look(whole_us * (over.end - slot) // (over.end - over.begin + 1), 0, "catchup", True)
-        # Never more above the last slot's than the time between them: what waits now for longer has waited then.
+        # The lag never exceeds that of the last slot by more than the time between them, because it cannot grow faster than
+        # time.
         lag_us, interval_us = self._usual_us(slot, broker), self.interval_ms * 1000
         if lag_us > interval_us and slot:
             lag_us = min(lag_us, min(self._usual_us(slot - 1, broker), interval_us) + interval_us)
@@ -227,14 +229,14 @@ class Plan:
         return round(_spread()[chance % _RANKS] * base_us * weight)
 
     def acked(self, slot: int, look: Look) -> int:
-        """The last batch that such a backup has acknowledged."""
+        """The last batch that a backup with this view has acknowledged."""
         commit = self.committed(self.sample_ms(slot))
         return min(self.committed(self.sample_ms(slot) - -(-look.lag_us // 1000)), commit - 1) if look.lag_us else commit
 
 
 @cache
 def _spread() -> list[float]:
-    """How lag spreads at the same load, by rank: none at all, log-normal, and a few long ones."""
+    """The spread of lag at the same load, by rank: no lag, log-normal lags, and a few long ones."""
     usual = _RANKS - 49
     return (
         [0.0] * 25

@@ -1,8 +1,8 @@
 """Writes the lines of each sender in each slot with the brokers' own encoder (`telemetry.lines`), and the files.
 
-One pass over the slots: each sender numbers its lines without a gap until it restarts, and about ten thousand lines of a sender
-make a file. A file appears when it is complete: it is written under a hidden name, and renamed. Only one slot is in memory at a
-time.
+One pass over the slots. Each sender numbers its lines without a gap until it restarts, and about ten thousand lines of a
+sender make a file. A file appears when it is complete: it is written under a hidden name, and renamed. Only one slot is in
+memory at a time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ _STEMS: Final = ("orders", "billing", "mail", "audit", "search", "stock", "fraud
 _Pair = tuple[float | None, float | None]
 _Indexes = tuple[int, int | None, int | None, int, int | None]
 Lines = tuple[int, str, list[str], int, int]
-"""Of one sender in a row: its place, what they are, the lines that are written, how many are numbered, how many of these lost."""
+"""Consecutive lines of one sender: its place, their kind, the lines that are written, the number of numbered lines, and how
+many of these are lost."""
 
 
 class Story:
-    """A plan with what is said in it; `counts` are of what `write` has said."""
+    """A plan with its lines; `counts` has the numbers of what `write` has written."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape, self.plan = shape, Plan(shape)
@@ -40,16 +41,17 @@ class Story:
         stems = len(_STEMS)
         self.queues = sorted(_STEMS[i] if i < stems else f"{_STEMS[i % stems]}.{i // stems}" for i in range(number))
         self.queue_texts = [lines.queue_text(name, "all") for name in self.queues]
-        weights = [1 / (draw(seed, i) % number + 3) ** 0.9 for i in range(number)]  # a few have most of the load
+        weights = [1 / (draw(seed, i) % number + 3) ** 0.9 for i in range(number)]  # a few queues have most of the load
         self._shares = [weight / sum(weights) for weight in weights]
         self._sizes = [200 + draw(seed, i + number) % 3800 for i in range(number)]
         self._key = draw(seed, 2 * number)
         self._rates = lru_cache(maxsize=64)(self._rates_of)
 
-    # ---- all of it
+    # ---- the whole story
 
     def write(self, directory: Path | None, progress: Callable[[str, float], None]) -> int:
-        """Say all of it, into files if there is a directory; returns how many. `progress` is told what is done, and its share."""
+        """Write all lines, into files if there is a directory; returns the number of files. `progress` gets a text and the
+        share that is done."""
         shape, plan = self.shape, self.plan
         chunk, doing = max(1, _LINES_PER_FILE * shape.slots // shape.about_lines), f"writing about {shape.about_lines:,} lines"
         seqs, files = [shape.start_ms * 1000] * len(self.senders), 0
@@ -60,7 +62,7 @@ class Story:
             parts = _Parts(directory, self.senders, shape.start_ms + begin * shape.interval_ms)
             for slot in range(begin, min(begin + chunk, shape.slots)):
                 for sender in [0] * (slot == plan.down.end) + [*range(len(seqs))] * (slot == plan.outage.end):
-                    seqs[sender] = (shape.start_ms + slot * shape.interval_ms) * 1000  # who starts again numbers from its clock
+                    seqs[sender] = (shape.start_ms + slot * shape.interval_ms) * 1000  # a restarted sender numbers from its clock
                 now = events.get(slot, [])
                 samples = list[str]()
                 for sender, kind, said, numbered, lost in self._slot(slot, seqs, now, is_first=slot == begin):
@@ -77,7 +79,7 @@ class Story:
         return files
 
     def _slot(self, slot: int, seqs: list[int], events: list[incidents.Event], *, is_first: bool) -> Iterator[Lines]:
-        """What is said in a slot, in order of time. `seqs` are those of each sender's next line."""
+        """The lines of a slot, in order of time. `seqs` are the numbers of each sender's next line."""
         plan, sample_ms = self.plan, self.plan.sample_ms(slot)
         yield from (self._event(event, seqs) for event in events if event[0] < sample_ms)
         if not plan.outage.holds(slot):
@@ -129,12 +131,13 @@ class Story:
         return found
 
     def rates(self, slot: int, *, is_first: bool) -> list[str]:
-        """The same of a slot; nobody knows them in a primary's first."""
+        """The ends of all queues' samples in a slot; in a primary's first slot the rates are not known."""
         none = [lines.rate_text(None, None)] * len(self.queues)
         return none if is_first else self._rates(self.plan.level(slot), draw(self._key, slot) % 4)
 
     def waiting(self, slot: int, backup: int, lag_us: int, stall_us: int, batches: int) -> dict[int, lines.QueueLag]:
-        """What waits of the queues, by position, when so many batches of the whole log do: by their shares, or of a few."""
+        """The unacknowledged part of the queues, by position, for so many unacknowledged batches of the whole log: by their
+        shares, or of a few queues."""
         number, found = len(self.queues), dict[int, lines.QueueLag]()
         if batches > _FEW_BATCHES:
             waits = ((i, round(batches * RECORDS_A_BATCH * share)) for i, share in enumerate(self._shares))
@@ -147,7 +150,7 @@ class Story:
 
 
 class _Parts:
-    """The files of a run of slots, each made when its sender has something to say; none without a directory."""
+    """The files of a run of slots, each created when its sender has its first line; none without a directory."""
 
     def __init__(self, directory: Path | None, senders: tuple[str, ...], start_ms: int) -> None:
         self._directory = directory
@@ -155,14 +158,14 @@ class _Parts:
         self._files: dict[int, BinaryIO] = {}
 
     def write(self, sender: int, said: list[str]) -> None:
-        """Append it."""
+        """Append these lines to the sender's file."""
         if self._directory is not None and said:
             if sender not in self._files:
                 self._files[sender] = (self._directory / f".{self._names[sender]}.part").open("wb")
             self._files[sender].write("".join(said).encode("ascii"))
 
     def appear(self) -> int:
-        """Under their names; returns how many."""
+        """Give the files their final names; returns the number of files."""
         for sender, file in self._files.items():
             file.close()
             hidden = Path(file.name)
@@ -197,7 +200,7 @@ class _Said:
         return records * 1000 / self._interval_ms, records * RECORD_BYTES * 1000 / self._interval_ms
 
     def roster(self, seq: int) -> str:
-        """Whom the primary expects to hear of."""
+        """The backups and queues for which the primary expects samples."""
         assert self.term is not None, "there is a primary"
         sender = self._names[self.term.primary]
         head = lines.Head(CLUSTER, self.epoch, sender, iso(self._plan.ts_ms(self.slot, self.term.primary)))
@@ -206,7 +209,7 @@ class _Said:
         return lines.line(told).decode()
 
     def _sample(self, backup: int) -> lines.LagSample:
-        """Of a backup's whole log, by the primary."""
+        """The primary's sample of a backup's whole log."""
         assert self.term is not None, "there is a primary"
         plan, look = self._plan, self._plan.look(self.slot, backup)
         assert look is not None, "somebody speaks of it"
@@ -223,11 +226,11 @@ class _Said:
         return self._text, self.term.begin
 
     def whole(self, backup: int, seq: int) -> str:
-        """The primary's sample of a backup's whole log."""
+        """The line with the primary's sample of a backup's whole log."""
         return self._of_term()[0].line(seq, self._sample(backup))
 
     def of_queues(self, backup: int, seq: int, lost: int) -> list[str]:
-        """The primary's samples of its queues, but for the first `lost` of them; `seq` is the number of the first."""
+        """The primary's samples of its queues, except the first `lost` of them; `seq` is the number of the first."""
         (text, begin), sample, look = self._of_term(), self._sample(backup), self._plan.look(self.slot, backup)
         assert look is not None, "somebody speaks of it"
         assert sample.acked_index is not None, "a primary knows it"
@@ -237,7 +240,7 @@ class _Said:
         return text.queue_lines(seq + lost, sample, texts[lost:], rest, rates[lost:]).splitlines(keepends=True)
 
     def own(self, broker: int, seq: int) -> str:
-        """A backup's own sample: it knows the commit index of a moment before."""
+        """A backup's own sample: it knows a slightly older commit index."""
         plan, look = self._plan, self._plan.look(self.slot, broker)
         assert look is not None, "who speaks is there"
         heard = plan.committed(self._at_ms - 40)
@@ -252,7 +255,7 @@ class _Said:
         return self._sample_text(broker).line(seq, _sample_of(self._names[broker], "backup", indexes, own, sync, None, rates))
 
     def probe(self, broker: int, seq: int) -> str:
-        """What the resource manager got from a broker."""
+        """The resource manager's probe of a broker."""
         plan, epoch, named, last = self._plan, self.epoch, self._named, self._commit + 1
         chance, asked = plan.chance(self.slot, broker) >> 8, max(1, self._interval_ms // 250)
         trip_ms, state = (300 + chance % 900) / 1000, "active"

@@ -1,8 +1,9 @@
-"""How far the senders' clocks are apart, from the log itself: two senders that name the same commit index speak of one moment.
+"""How far the senders' clocks are apart, from the log itself: two senders that report the same commit index report the same
+moment.
 
-A backup learns of a commit a little after the primary, so its clock looks a little behind: what is found is good to the time of
-a heartbeat, which is enough to explain times that do not fit. Lag itself is measured by one clock, the primary's, and never
-needs it.
+A backup learns of a commit a little after the primary, so its clock seems to be a little behind. The result is accurate to
+the time of a heartbeat, which is enough to explain times that do not fit. Lag itself is measured only with the primary's
+clock, and does not need this.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from statistics import median
 from typing import Any, Final
 
 FEWEST: Final = 3
-"""Fewer comparisons than that say nothing."""
+"""With fewer comparisons there is no result."""
 
 
 def offsets(views: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of `lines.views` to a row for each sender that could be compared: `sender`, `against`, `offset_ms` (above 0: its clock
-    is ahead), `pairs`.
+    """Rows of `lines.views` to a row for each sender that could be compared: `sender`, `against`, `offset_ms` (above 0: its
+    clock is ahead), `pairs`.
     """
     looks: dict[tuple[int, str], dict[str, list[tuple[int, int]]]] = {}
     for view in views:
@@ -40,7 +41,7 @@ def offsets(views: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _rising(looks: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], set[int]]:
-    """(commit, time) in order where both rise, and the indexes that stood still, which belong to no one moment."""
+    """(commit, time) in order where both rise, and the indexes that stayed the same for a while, which have no single moment."""
     line: list[tuple[int, int]] = []
     still: set[int] = set()
     for commit, ts_ms in sorted(looks, key=lambda look: look[1]):
@@ -53,7 +54,7 @@ def _rising(looks: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], set[in
 
 
 def _when(line: list[tuple[int, int]], commit: int) -> float | None:
-    """When, by the primary's clock, the commit index was reached; None outside what it told."""
+    """When the primary's clock reached the commit index; None outside the range that it reported."""
     i = bisect_left(line, commit, key=lambda look: look[0])
     if i == len(line) or (i == 0 and line[0][0] != commit):
         return None

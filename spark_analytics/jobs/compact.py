@@ -1,9 +1,9 @@
-"""Compaction: what many micro-batches have written of an hour becomes one sorted file.
+"""Compaction: the rows of an hour from many micro-batches become one sorted file.
 
-An hour is compacted when it is over (the data's own time has passed it), when many batches have added to it since, and when its
-day is over. Rows that come later lie beside it until it is compacted anew. All of that goes on beside the batches (`Beside`), in
-a thread of its own: an hour's folder is written from the manifest as it was when the hour's turn came, and then the manifest as
-it is by then is changed. What batches have added to that hour meanwhile stays where it is.
+An hour is compacted when it is over (the data's own time has passed it), when many batches have added rows to it since, and
+when its day is over. Later rows stay beside its file until the hour is compacted again. All of this runs beside the batches
+(`Beside`), in its own thread: the folder of an hour is written from the manifest at the start of that hour's compaction, and
+then the current manifest is changed. Rows that batches have added to the hour meanwhile stay where they are.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from spark_analytics.store import HOUR_MS, HOURS_A_DAY, Manifest, Store, drop
 MANY_PARTS: Final = 60
 WAIT_MS: Final = 2 * 60_000
 _ORDER: Final = ("kind", "backup", "queue", "ts_ms")
-"""Of the rows of a file: what repeats lies together, and takes little."""
+"""The order of rows in a file: equal values are together, and compress well."""
 
 
 class Beside:
-    """Compaction beside the batches of one stream, by one thread: a run may go on while one batch ends, and the next waits."""
+    """Compaction beside the batches of one stream, in one thread: a run may continue while one batch ends; the next batch
+    waits for it."""
 
     def __init__(self, spark: SparkSession, store: Store, *, keep_ms: int | None = None) -> None:
         self._spark, self._store, self._keep_ms = spark, store, keep_ms
@@ -36,7 +37,7 @@ class Beside:
         self._left_ms: int | None = None
 
     def begin(self, now_ms: int) -> None:
-        """After a batch: begin a run. What went wrong in the last one is raised here: Refused, or what Spark raises."""
+        """Begin a run after a batch. An error of the last run is raised here: Refused, or an exception of Spark."""
         if self._left_ms is None and self._run is not None and not self._run.done():
             self._left_ms = now_ms
             return
@@ -45,7 +46,7 @@ class Beside:
         self._run = self._thread.submit(compact, self._spark, self._store, now_ms=now_ms, keep_ms=self._keep_ms)
 
     def finish(self) -> None:
-        """Wait until all that is due after the last batch has been done. Raises as `begin` does."""
+        """Wait until all work that is due after the last batch is done. Raises the same exceptions as `begin`."""
         if self._left_ms is not None:
             self.begin(self._left_ms)
         self._wait()
@@ -59,7 +60,7 @@ class Beside:
 
 
 def compact(spark: SparkSession, store: Store, *, now_ms: int, keep_ms: int | None = None) -> int:
-    """Drop what is older than `keep_ms`, compact what is due, and commit; how many hours were compacted."""
+    """Delete rows older than `keep_ms`, compact the hours that are due, and commit; returns the number of compacted hours."""
     if keep_ms is not None and drop(store.load(), keep_ms, now_ms):
         with store.changing() as manifest:
             drop(manifest, keep_ms, now_ms)
@@ -92,7 +93,8 @@ def _due(manifest: Manifest) -> list[int]:
 
 
 def write_hour(spark: SparkSession, store: Store, manifest: Manifest, hour: int) -> tuple[int, frozenset[int]]:
-    """Write an hour's lines anew, and return its version and the batches that are in it. Nobody reads it before it is named."""
+    """Write an hour's lines again as one file; returns its version and the batches in it. It is not read before the manifest
+    names it."""
     version = manifest.hours.get(hour, 0) + 1
     rows = read(spark, store, manifest, [hour])
     assert rows is not None, "an hour that is due has rows"
@@ -101,7 +103,7 @@ def write_hour(spark: SparkSession, store: Store, manifest: Manifest, hour: int)
 
 
 def _replace(manifest: Manifest, hour: int, version: int, batches: frozenset[int], now_ms: int) -> None:
-    """Name an hour's new folder instead of those that it was made of."""
+    """Put the hour's new folder into the manifest, in place of the folders that it was made from."""
     if hour in manifest.hours:
         manifest.garbage.append((f"hours/hour={hour}/v={manifest.hours[hour]}", now_ms))
     manifest.hours[hour] = version
@@ -113,9 +115,9 @@ def _replace(manifest: Manifest, hour: int, version: int, batches: frozenset[int
 
 
 def read(spark: SparkSession, store: Store, manifest: Manifest, hours: Iterable[int]) -> DataFrame | None:
-    """The lines of those hours, each once, by the newest schema; None when there are none.
+    """The lines of those hours, each once, with the newest schema; None if there are none.
 
-    Here a file that cannot be read is an error, and not passed over.
+    A file that cannot be read is an error here; it is not skipped.
     """
     folders = store.dirs(manifest, hours)
     if not folders:

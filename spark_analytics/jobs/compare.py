@@ -1,4 +1,4 @@
-"""Two spans beside each other: what became better or worse, from the reports' own rows."""
+"""Compares two spans: what became better or worse, from the rows of their reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Report = dict[str, Any]
 
 
 def compare(before: Report, after: Report) -> dict[str, Any]:
-    """The report's `comparison`: `before` is of the other span."""
+    """The report's `comparison`; `before` is the report of the other span."""
     then, now = _by_backup(before), _by_backup(after)
     backups = [{"backup": name} | _beside(then.get(name, {}), now.get(name, {})) for name in sorted(then.keys() | now.keys())]
     all_then, all_now = (

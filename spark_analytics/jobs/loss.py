@@ -1,8 +1,8 @@
-"""The question that an operator comes with: can I lose the primary now? Answered from what the primary said last.
+"""Answers an operator's question: can I lose the primary now? The answer comes from the primary's last report.
 
-A promotion needs a majority of the members, and a record that a majority holds is never lost. So the primary can be lost when the
-backups that are left are a majority by themselves. Records that no backup has acknowledged stand on the primary alone; their
-senders have not been told that they are accepted.
+A promotion needs a majority of the members, and a record that a majority has is never lost. So the primary can be lost if the
+remaining backups are a majority by themselves. Records that no backup has acknowledged are only on the primary; their senders
+have not received an acceptance.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _AWAY: Final = (*GONE, "REWOUND")
 
 
 def primary_loss(backups: Rows, timeline: dict[str, Any], terms: Rows, *, begin_ms: int, end_ms: int) -> dict[str, Any]:
-    """The report's `loss`: `answer` (`yes`, `at risk` or `no`) and in words `said` and `why`, `records` at risk, `since_ms`,
-    `as_of_ms`, how many `members` there are, how many a promotion is `needed` of, how many backups are there (`left`), and
-    `away`: those that are not, with `now`.
+    """The report's `loss`: `answer` (`yes`, `at risk` or `no`), the sentences `said` and `why`, `records` at risk,
+    `since_ms`, `as_of_ms`, the number of `members`, the number `needed` for a promotion, the number of connected backups
+    (`left`), and `away`: the other backups, with their status `now`.
     """
     standing = [row for row in backups if row["now"] != "PRIMARY"]
     away = [{"backup": row["backup"], "now": row["now"]} for row in standing if row["now"] in _AWAY]
@@ -42,7 +42,7 @@ def primary_loss(backups: Rows, timeline: dict[str, Any], terms: Rows, *, begin_
 
 
 def _since(standing: Rows, timeline: dict[str, Any], needed: int, can: bool, begin_ms: int) -> int:
-    """The beginning of the steps up to the last in which the answer was the same."""
+    """The start of the steps, up to the last one, in which the answer was the same."""
     statuses = [timeline["backups"][row["backup"]]["status"] for row in standing]
     step = timeline["count"]
     while step:
@@ -54,7 +54,7 @@ def _since(standing: Rows, timeline: dict[str, Any], needed: int, can: bool, beg
 
 
 def _sentence(loss: dict[str, Any]) -> tuple[str, str]:
-    """The answer and its reason, as people say it."""
+    """The answer and its reason, as sentences for people."""
     left, members, needed, records = (loss[name] for name in ("left", "members", "needed", "records"))
     if members == 1:
         return "No", "there is no backup: every record stands on the primary alone."

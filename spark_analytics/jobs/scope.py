@@ -1,4 +1,4 @@
-"""The scope of a summary, found before anything is summarised: which cluster, which span, and how much can be used."""
+"""The scope of a summary, found before the summary itself: the cluster, the span, and how many lines can be used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from spark_analytics.transforms.expected import Term
 from spark_analytics.transforms.lines import MINUTE_MS
 
 GONE_MS: Final = 120_000
-"""When others' lines go on for so long after the current primary's last, it is gone, and not only its newest file hidden."""
+"""If the lines of others continue for so long after the current primary's last line, the primary has failed; before that, its
+newest file may only be hidden."""
 UNNAMED: Final = ("", "new")
 
 
@@ -28,20 +29,20 @@ class Scope:
     begin_ms: int
     end_ms: int
     said_ms: int
-    """The end of what was said; `end_ms` is that of the last sampling interval, or as asked for."""
+    """The end of the lines; `end_ms` is the end of the last sampling interval, or the requested end."""
     interval_ms: int
     cluster: str
     names: tuple[str, ...]
-    """What the cluster goes by in the lines: its name, and the names of those that did not know it."""
+    """The names of the cluster in the lines: its name, and the names in lines of senders that did not know it."""
     quality: dict[str, Any]
     samples: int
-    """How many the primaries have said."""
+    """The number of samples from primaries."""
     shortest_ms: int
     """The shortest sampling interval."""
     terms: list[Term]
     """`expected.terms` of the cluster."""
     kinds: frozenset[str]
-    """Of its lines in the span; `own` for samples by others than the primary. What is not there is not asked for."""
+    """The kinds of its lines in the span; `own` for samples by others than the primary. Missing kinds are not queried."""
 
     def own(self, frame: DataFrame) -> DataFrame:
         """The cluster's own rows."""
@@ -58,8 +59,8 @@ def find(
     cluster: str | None,
     whole: bool = True,
 ) -> Scope:
-    """Look at the rows of `quality.inventory`, of all lines (`whole`) or of those of the span. Refused when there is nothing to
-    summarise, or it is not clear what.
+    """Find the scope in the rows of `quality.inventory`, which are of all lines (`whole`) or of those of the span. Refused if
+    there is nothing to summarise, or if the cluster is not clear.
     """
     bad: dict[str, int] = {}
     for row in rows:
@@ -104,8 +105,8 @@ def find(
 def _span(inside: list[Row]) -> tuple[int, int]:
     """From the first line to the last of the current primary.
 
-    Others' lines do not lengthen it: their clocks may be ahead, and their files newer. Only when they go on for minutes after the
-    primary's last is the primary gone, and the span theirs.
+    Lines of others do not lengthen it: their clocks may be ahead, and their files newer. Only if they continue for minutes
+    after the primary's last line, the primary has failed, and the span ends with them.
     """
     first, last = _range(inside)
     mine = [row for row in inside if row["mine"] and row["epoch"] is not None]
@@ -134,10 +135,10 @@ def _no_schema(path: str, bad: dict[str, int]) -> str:
 
 
 def _only_cluster(usable: list[Row], wanted: str | None) -> tuple[str, tuple[str, ...]]:
-    """The cluster to summarise, and every name under which its lines may stand.
+    """The cluster to summarise, and all names of it in the lines.
 
-    Only samples name a cluster for certain. A broker that has not joined yet writes one of UNNAMED, and a resource manager may
-    know the cluster by a name of its own: when there is only one cluster, such lines are its.
+    Only samples and rosters name a cluster for certain. A broker that has not joined yet writes one of UNNAMED, and a
+    resource manager may use its own name for the cluster. If there is only one cluster, these lines belong to it.
     """
     sampled = {row["cluster"] for row in usable if row["kind"] in ("sample", "roster")} - set(UNNAMED)
     others = {row["cluster"] for row in usable} - sampled
@@ -151,5 +152,5 @@ def _only_cluster(usable: list[Row], wanted: str | None) -> tuple[str, tuple[str
 
 
 def iso(ts_ms: int) -> str:
-    """A moment as people write it, to the second."""
+    """A moment in a form for people, to the second."""
     return datetime.fromtimestamp(ts_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

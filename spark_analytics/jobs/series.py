@@ -1,4 +1,4 @@
-"""Rows of windows to what pictures are drawn from: series over time, lanes of statuses, the map of queues. Plain values only."""
+"""Rows of windows to the data of pictures: series over time, lanes of statuses, the map of queues. Plain values only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ assert set(LETTERS) == set(STATUSES)
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Steps of time: the first begins at `start_ms`, at or before the span does."""
+    """Steps of time: the first one begins at `start_ms`, at or before the start of the span."""
 
     start_ms: int
     step_ms: int
@@ -40,21 +40,21 @@ class Axis:
         return cls(start, step_ms, -(-(end_ms - start) // step_ms))
 
     def at(self, row: dict[str, Any]) -> int:
-        """A row's step."""
+        """The step of a row."""
         return int((row["start_ms"] - self.start_ms) // self.step_ms)
 
     def head(self) -> dict[str, int]:
-        """As it stands in the report."""
+        """Its form in the report."""
         return {"start_ms": self.start_ms, "step_ms": self.step_ms, "count": self.count}
 
 
 def badness(row: dict[str, Any]) -> tuple[float, float, float]:
-    """What rows are ranked by."""
+    """The ranking key of rows."""
     return (row["over_share"], row["p99_ms"] or 0.0, row["worst_ms"])
 
 
 def worst_queues(totals: Rows) -> Rows:
-    """Per queue, its worst backup over the span; worst queue first."""
+    """For each queue, its worst backup over the span; worst queue first."""
     worst: dict[str, dict[str, Any]] = {}
     for row in totals:
         queue = row["queue"]
@@ -98,13 +98,13 @@ def _joined(lane: list[list[Any]]) -> list[list[Any]]:
 
 
 def spells(lane: list[list[Any]], statuses: Iterable[str]) -> int:
-    """How often a lane came to one of those statuses."""
+    """How often a lane changed to one of those statuses."""
     wanted = set(statuses)
     return sum(piece[2] in wanted and (i == 0 or lane[i - 1][2] not in wanted) for i, piece in enumerate(lane))
 
 
 def heat(cells: Rows, queues: list[str], axis: Axis) -> dict[str, Any]:
-    """Queue by time: the worst of its backups in each step, of those that were looked at in detail."""
+    """Queue by time: the worst lag of its backups in each step, and the silent steps, for the queues with details."""
     looked_at = {cell["queue"] for cell in cells}
     shown = [queue for queue in queues if queue in looked_at][:HEAT_QUEUES]
     grid: dict[str, list[Any]] = {queue: [None] * axis.count for queue in shown}

@@ -1,7 +1,7 @@
 """Objective burn: how fast the error budget is spent, over short and long spans at once. Arithmetic on lengths of time.
 
-A burn rate of 1 spends exactly the budget. Alerts take a long span, so that a blink does not page, and a short one, so that what
-is over stops paging (Google's site reliability workbook, chapter 5).
+A burn rate of 1 spends exactly the budget. Alerts use a long span, so that a short peak does not page, and a short one, so
+that paging stops when the problem is over (Google's site reliability workbook, chapter 5).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from spark_analytics.jobs.spans import DAY, HOUR, MINUTE
 
 SPANS: Final = {"5m": 5 * MINUTE, "1h": HOUR, "6h": 6 * HOUR, "3d": 3 * DAY}
 SHORTEST: Final = 6 * HOUR
-"""Of a shorter span no budget is told: one restart of some seconds would have spent it several times."""
+"""Shorter spans have no budget: one restart of some seconds would have spent it several times."""
 ALERTS: Final = {"fast": (14.4, "1h", "5m"), "slow": (6.0, "6h", "1h"), "steady": (1.0, "3d", "6h")}
 
 
 def burn(steps: Rows, fine: Rows, axis: Axis, fine_axis: Axis, *, target: float) -> dict[str, Any]:
-    """From rows of the whole log in the timeline's steps, and in the `fine` ones that the rates at the end are taken from."""
+    """The burn, from rows of the whole log in the timeline's steps, and from the `fine` steps for the rates at the end."""
     budget = 1 - target
     expected_ms = max((sum(r["expected_ms"] for r in rows) for rows in _by_backup(steps).values()), default=0)
     long_enough = expected_ms >= SHORTEST
@@ -55,8 +55,8 @@ def _state(backup: str | None, rows: Rows, rates: dict[str, float | None], budge
 
 
 def _rates(rows: Rows, axis: Axis, budget: float) -> dict[str, list[float | None]]:
-    """The burn rate over each of SPANS at the end of each step; None where less than half of it was expected, as of a backup that
-    has just become the primary: a second's lag would burn there as an outage does.
+    """The burn rate over each of SPANS at the end of each step. It is None if less than half of the span was expected, for
+    example of a backup that has just become the primary: one second of lag would then count like an outage.
     """
     over, expected = [0] * (axis.count + 1), [0] * (axis.count + 1)
     for row in rows:

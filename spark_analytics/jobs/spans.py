@@ -1,4 +1,4 @@
-"""Spans, windows and steps of time: how finely to cut, chosen from round lengths. Pure arithmetic on milliseconds."""
+"""Spans, windows and steps of time: which length to use, from a set of round lengths. Pure arithmetic on milliseconds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROUND_STEPS: Final = (
     *(DAY * n for n in (1, 2, 7, 28)),
 )
 MAX_WINDOWS: Final = 100_000
-"""How many windows of one key a summary may have."""
+"""The largest number of windows of one key in a summary."""
 
 
 def parse_length(text: str, option: str = "--window") -> int:
@@ -45,7 +45,7 @@ def parse_length(text: str, option: str = "--window") -> int:
 
 
 def parse_keep(text: str) -> int:
-    """How long a stream keeps its sums, in ms. Refused below a day, since days are dropped whole."""
+    """How long a stream keeps its sums, in ms. Refused below a day, because whole days are deleted."""
     length = parse_span(text, "--keep")
     if length < DAY:
         raise Refused(f"--keep {text} is less than a day, and days are dropped whole: try 7d or 90d")
@@ -53,9 +53,9 @@ def parse_keep(text: str) -> int:
 
 
 def step_for(span_ms: int, *, at_most: int, multiple_of: int) -> int:
-    """The shortest round step that cuts the span into `at_most` pieces and is a multiple of `multiple_of` ms.
+    """The shortest round step that cuts the span into at most `at_most` pieces and is a multiple of `multiple_of` ms.
 
-    Where no round step of about that length is (sampling every 7 s), it is not round.
+    If there is no round step of about that length (sampling every 7 s), the step is not round.
     """
     shortest = max(multiple_of, -(-span_ms // at_most))
     fitting = (step for step in ROUND_STEPS if shortest <= step <= 10 * shortest and step % multiple_of == 0)
@@ -63,14 +63,14 @@ def step_for(span_ms: int, *, at_most: int, multiple_of: int) -> int:
 
 
 def window_for(span_ms: int, interval_ms: int = SECOND) -> int:
-    """The window when none is asked for: 10 s up to 20 minutes, 1 minute up to a day, else an hour; and ten samples or more."""
+    """The default window: 10 s up to 20 minutes, 1 minute up to a day, else an hour; and at least ten samples."""
     usual = 10 * SECOND if span_ms <= 20 * MINUTE else MINUTE if span_ms <= DAY else HOUR
     least = 10 * interval_ms
     return usual if least <= usual else next((step for step in ROUND_STEPS if step >= least), ROUND_STEPS[-1])
 
 
 def grain_for(interval_ms: int, *lengths: int) -> int:
-    """The longest grain that all those lengths are multiples of, and that tells samples of that interval apart."""
+    """The longest grain that divides all those lengths and separates samples of that interval."""
     longest = min(HOUR, SLOTS * max(SECOND, interval_ms))
     fitting = (step for step in reversed(ROUND_STEPS) if step <= longest)
     round_one = next((step for step in fitting if not any(length % step for length in lengths)), 0)
@@ -78,7 +78,7 @@ def grain_for(interval_ms: int, *lengths: int) -> int:
 
 
 def check_count(span_ms: int, window_ms: int) -> None:
-    """Refused when a span would have more windows than anybody can use."""
+    """Refused if a span would have too many windows."""
     if span_ms // window_ms > MAX_WINDOWS:
         days = span_ms / DAY
         raise Refused(f"{days:.0f} days are more than {MAX_WINDOWS:,} windows: choose a longer --window, or a --since")

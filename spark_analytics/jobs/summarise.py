@@ -1,11 +1,11 @@
-"""The summary: telemetry, or what a stream has kept of it, to one `Report` of plain values, which the page, the terminal and JSON
-all show (docs/reference/lag-report.md).
+"""The summary: from telemetry, or from the sums of a stream, to one `Report` of plain values. The page, the terminal and JSON
+all show this report (docs/reference/lag-report.md).
 
-Order of work: `inputs` gives typed lines; `scope` finds the cluster and the span; then samples are added up once, by a short
-grain, and merged to each length that the report needs: the windows asked for, a fine timeline of each backup's whole log, a queue
-by time map, hours, and totals. Where all of these rows are few they come in one job, since a small job's time is Spark's
-planning; where they are many the totals come first, and the rest for the worst queues alone. What comes back to this process is
-bounded by the sizes below, whatever the data's size.
+Order of work: `inputs` gives typed lines; `scope` finds the cluster and the span. Then samples are added up once, by a short
+grain, and merged to each length that the report needs: the requested windows, a fine timeline of each backup's whole log, a
+queue by time map, hours, and totals. If all of these rows are few, one job makes them, because the time of a small job is
+mostly Spark's planning. If they are many, the totals are made first, and the rest only for the worst queues. The rows that
+return to this process are bounded by the sizes below, whatever the data's size.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spark_analytics.transforms.expected import Segment
 from spark_analytics.transforms.lag import Grains
 
 OBJECTIVE_MS: Final = 1000.0
-"""What is over the objective, where nothing else is said."""
+"""The default objective: longer lag is over the objective."""
 TIMELINE_STEPS: Final = 360
 HEAT_STEPS: Final = 120
 MAX_EVENTS: Final = 500
@@ -40,13 +40,13 @@ MAX_FAILOVERS: Final = 500
 MAX_QUEUES: Final = 200
 MAX_WINDOWS: Final = 4000
 MAX_ROWS: Final = 60_000
-"""With more rows than this in all, only the worst queues are looked at in detail."""
+"""With more rows in total than this, only the worst queues get details."""
 CLOCK_SPAN_MS: Final = spans.HOUR
 _HOURS_SHOWN_MS: Final = 92 * spans.DAY
 _FINE_BURN_MS: Final = 31 * spans.DAY
 _WHOLE_SPAN_MS: Final = 1 << 50
 EXACT_SAMPLES: Final = 200_000
-"""Up to so many samples percentiles are exact; of more, lags are rounded to 2.2 %."""
+"""Up to so many samples, percentiles are exact. With more samples, lags are rounded to 2.2 %."""
 _TERM: Final = ("epoch", "primary", "begin_ms", "end_ms", "last_said_ms", "interval_ms")
 _VIEW_MS: Final = 10 * spans.SECOND
 _INTERNAL: Final = ("over_ms", "expected_ms", "slot_ms")
@@ -58,11 +58,12 @@ Report = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to summarise. Times in ms since 1970; `window_ms` None picks one by the span; `nbytes` is the input's size, if
-    known. `compare_ms` is the other span to set beside this one, or `compare_before_ms` its length, just before this one.
+    """What to summarise. Times are in ms since 1970; `window_ms` None chooses it by the span; `nbytes` is the input's size,
+    if known. `compare_ms` is the other span for the comparison, or `compare_before_ms` is the length of a span just before
+    this one.
 
-    With more than `max_rows` windows only the worst queues are looked at in detail. `windows_to` is a folder for all windows of
-    all queues.
+    With more than `max_rows` windows, only the worst queues get details. `windows_to` is a folder for all windows of all
+    queues.
     """
 
     path: str
@@ -85,7 +86,7 @@ class Request:
 
 
 def summarise(spark: SparkSession, request: Request, progress: Callable[[str], None] = lambda _: None) -> Report:
-    """Run it. Refused when there is nothing of this schema to read, or the windows are too many."""
+    """Make the summary. Refused if there is nothing of this schema to read, or if there are too many windows."""
     report = _summarise(spark, request, progress)
     other = request.compare_ms
     if other is None and request.compare_before_ms is not None:
@@ -127,10 +128,10 @@ class _State:
     histogram: DataFrame
     segments: list[Segment]
     grain_ms: int | None
-    """Of queues, where there is much to add up."""
+    """The grain of queues if there is much to add up; None otherwise."""
 
     def of_queues(self, names: list[str]) -> _State:
-        """Of those queues alone."""
+        """The state of those queues only."""
         some, chosen = F.col("queue").isin(*names), set(names)
         segments = [one for one in self.segments if one.queue in chosen]
         return _State(self.seen, self.rows.where(some), self.histogram.where(some), segments, self.grain_ms)
@@ -262,8 +263,8 @@ def _put_together(
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Lengths in ms: the windows asked for, the timeline's step (whole log only), the map's step, the burn's (whole log),
-    and the hours (days in long spans) of which the worst are shown."""
+    """Lengths in ms: the requested windows, the timeline's step (whole log only), the map's step, the burn's step (whole log
+    only), and the hours (days in long spans) of which the worst are shown."""
 
     window_ms: int
     step_ms: int
@@ -274,17 +275,17 @@ class Cut:
 
     @property
     def all(self) -> list[int]:
-        """Every length that is merged."""
+        """All lengths that are merged."""
         return sorted({self.window_ms, self.step_ms, self.heat_ms, self.burn_ms, self.hour_ms, _WHOLE_SPAN_MS})
 
     @property
     def of_whole_log(self) -> list[int]:
-        """Those that single queues do without."""
+        """The lengths that single queues do not need."""
         return sorted({self.step_ms, self.burn_ms} - {self.window_ms, self.heat_ms, self.hour_ms})
 
 
 def _cut(found: Scope, window_ms: int | None) -> Cut:
-    """Lengths that divide each other where they can, the coarser the better, and grains that all of them are multiples of."""
+    """Lengths that divide each other if possible, the coarser the better, and grains that divide all of them."""
     span = found.end_ms - found.begin_ms
     window = window_ms or spans.window_for(span, found.interval_ms)
     spans.check_count(span, window)
@@ -302,7 +303,8 @@ def _cut(found: Scope, window_ms: int | None) -> Cut:
 
 
 def _found(state: _State, cut: Cut, found: Scope, request: Request) -> Rows:
-    """All rows of all lengths, in one job if they are few; else the totals first, and the rest for the worst queues alone."""
+    """All rows of all lengths, in one job if they are few. Otherwise the rows of the whole log and the totals first, then the
+    rest for the worst queues only."""
     span = found.end_ms - found.begin_ms
     rows_a_key = sum(1 + span // length for length in (cut.window_ms, cut.heat_ms, cut.hour_ms))
     if len(state.segments) * rows_a_key <= request.max_rows:
@@ -313,7 +315,7 @@ def _found(state: _State, cut: Cut, found: Scope, request: Request) -> Rows:
     backups = len({row["backup"] for row in rows})
     lengths = [length for length in rest if length not in cut.of_whole_log]
     if cut.window_ms not in (cut.heat_ms, cut.hour_ms) and len(_of(rows, cut.window_ms)) >= MAX_WINDOWS:
-        lengths.remove(cut.window_ms)  # the report has no room for those of queues
+        lengths.remove(cut.window_ms)  # the report has no room for windows of queues
     rows_a_key = sum(1 + span // length for length in lengths)
     chosen = queues[: max(1, min(series.HEAT_QUEUES, request.max_rows // rows_a_key // backups))]
     return rows + (_rows(state.of_queues(chosen).windows(lengths, [], request.objective_ms)) if queues else [])
@@ -328,7 +330,7 @@ def _write_windows(state: _State, cut: Cut, path: str, objective_ms: float) -> N
 
 
 def _of(rows: Rows, window_ms: int) -> Rows:
-    """The rows of one length, in order. Sorted here: Spark would do all the work twice, once to sample."""
+    """The rows of one length, in order. They are sorted here, because Spark would do all the work twice, once to sample."""
     chosen = [row for row in rows if row["window_ms"] == window_ms]
     return sorted(chosen, key=lambda row: (row["start_ms"], row["backup"], row["queue"] is not None, row["queue"] or ""))
 
@@ -342,7 +344,7 @@ def _plain_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity."""
+    """The value for JSON, which has no infinity: an infinite number becomes None, other floats are rounded."""
     if isinstance(value, float):
         return round(value, 4) if isfinite(value) else None
     return value
@@ -369,7 +371,7 @@ def _backups(totals: Rows, steps: Rows) -> Rows:
 
 
 def _windows(rows: Rows, places: dict[str, int]) -> tuple[Rows, bool]:
-    """The windows that the report has room for, in order of time, and whether some were left out."""
+    """The windows that fit in the report, in order of time, and whether some were left out."""
     newest = sorted((row for row in rows if row["queue"] is None), key=lambda row: row["start_ms"], reverse=True)[:MAX_WINDOWS]
     queues = sorted((row for row in rows if row["queue"] is not None), key=lambda row: places[row["queue"]])
     chosen = (newest + queues)[:MAX_WINDOWS]
@@ -395,9 +397,9 @@ def _failovers(rows: Rows, seen: Rows, steps: Rows, terms: Rows) -> Rows:
 
 
 def _aftermath(change: dict[str, Any], peers: Rows, steps: Rows, end_ms: int) -> dict[str, Any]:
-    """What the new primary's peers lacked, and how long until the last of them was well.
+    """What the new primary's peers lacked, and how long it took until all of them were OK.
 
-    Of a member that was not there, as the primary that was killed, nobody knows what it holds: it is told apart.
+    If a member was not connected, like a killed primary, it is not known what it has. It does not count for the records.
     """
     well: dict[str, int | None] = {peer["backup"]: None for peer in peers}
     for step in steps:

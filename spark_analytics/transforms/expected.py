@@ -1,10 +1,11 @@
-"""Who should have said something, and when: without it silence would be missing data instead of the worst lag there is.
+"""Who should have reported, and when. Without this, silence would be missing data instead of the worst lag.
 
-A primary's *term* is the time of its epoch. It ends when the next begins, not when its primary falls silent: the gap between two
-primaries is silence of everybody. Within it each backup and queue is expected while the primary's roster names it, or, for lack
-of a roster, from when it was first sampled; what is sampled and on no roster is expected while it is sampled. What is not on the
-roster does not exist, and is not silent. Times are cut at whole sampling intervals, so that a sample's interval lies where the
-sample does, and no interval at either end is lost.
+A primary's *term* is the time of its epoch. It ends when the next term begins, not when its primary falls silent: the gap
+between two primaries is silence of all backups. Within the term each backup and queue is expected while the primary's roster
+names it. Without a roster in the term, it is expected from its first sample to the end of the term. With a roster that does
+not name it, it is expected while it is sampled. A queue without roster and samples does not exist, and is not silent. Times
+are cut at whole sampling intervals, so that the interval of a sample is where the sample is, and no interval at either end is
+lost.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _Whose = tuple[int, str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A time in which samples of a backup's queue (None: of its whole log) are expected without a break."""
+    """A time in which samples of a backup's queue (None: of its whole log) are expected without a gap."""
 
     backup: str
     queue: str | None
@@ -37,8 +38,8 @@ class Segment:
 
 def terms(inventory: Iterable[Mapping[str, Any]], *, end_ms: int) -> list[Term]:
     """One for each epoch and primary, in order, from `quality.inventory` of one cluster: `epoch`, `primary`, `begin_ms`,
-    `end_ms`, `next_ms` (when the next one began, None for the last), `last_said_ms` (the primary's last sample or roster), the
-    first and the last `interval_ms`, and `has_roster`: whether one was told in the epoch.
+    `end_ms`, `next_ms` (when the next one began, None for the last), `last_said_ms` (the primary's last sample or roster),
+    the first and the last `interval_ms`, and `has_roster`: whether the epoch has a roster.
     """
     said: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
     for row in inventory:
@@ -67,9 +68,9 @@ def terms(inventory: Iterable[Mapping[str, Any]], *, end_ms: int) -> list[Term]:
 
 
 def segments(seen: Iterable[Mapping[str, Any]], rosters: Iterable[Mapping[str, Any]], terms: Sequence[Term]) -> list[Segment]:
-    """The times in which each backup and queue is expected without a break, those of one in order.
+    """The times in which each backup and queue is expected without a gap, in order for each of them.
 
-    `seen` are the rows of `lag.seen`, `rosters` those of `lines.rosters`: one for each backup and queue, or roster.
+    `seen` are the rows of `lag.seen`, `rosters` those of `lines.rosters`: one for each backup and queue, or for each roster.
     """
     named: dict[_Whose, list[tuple[int, int | None]]] = {}
     for roster in rosters:
@@ -85,7 +86,8 @@ def segments(seen: Iterable[Mapping[str, Any]], rosters: Iterable[Mapping[str, A
         epoch, backup, queue = whose
         for from_ms, to_ms in times:
             for term in of_epoch.get(epoch, ()):
-                # Who is sampled and on no roster is expected while it is sampled; without any roster, as long as the term lasts.
+                # A queue that is sampled but on no roster is expected while it is sampled; if there is no roster, until the
+                # term ends.
                 ends = to_ms if whose in named or term["has_roster"] else None
                 first, last = _whole_intervals(term, from_ms, term["end_ms"] if ends is None else min(ends, term["end_ms"]))
                 if first < last:
@@ -94,10 +96,11 @@ def segments(seen: Iterable[Mapping[str, Any]], rosters: Iterable[Mapping[str, A
 
 
 def _whole_intervals(term: Term, from_ms: int, to_ms: int) -> tuple[int, int]:
-    """A time within a term, cut at sampling intervals.
+    """A part of a term, cut at sampling intervals.
 
-    A roster's end, and the next primary's beginning, lie within an interval of which the old one has no sample yet. At the end of
-    the span the interval of the last sample counts, which lies in each where the first did, give or take a quarter.
+    The end of a roster and the start of the next primary are within an interval in which the old primary has no sample yet,
+    so that interval does not count. At the end of the span, the interval of the last sample counts. Its sample is at the same
+    place in the interval as the first one, within a quarter.
     """
     begin, interval = term["first_interval_ms"], term["interval_ms"]
     first = max(from_ms, term["begin_ms"]) // begin * begin
@@ -107,7 +110,7 @@ def _whole_intervals(term: Term, from_ms: int, to_ms: int) -> tuple[int, int]:
 
 
 def _joined(cut: Iterable[Segment]) -> Iterator[Segment]:
-    """Pieces in order, without the breaks that are no longer than an interval."""
+    """Pieces in order; gaps up to one interval are closed."""
     whole: Segment | None = None
     for one in cut:
         if whole is None or one.from_ms > whole.to_ms + one.interval_ms:
@@ -131,8 +134,8 @@ def as_frame(spark: SparkSession, segments: Sequence[Segment]) -> DataFrame:
 
 
 def windows(segments: DataFrame, lengths: Sequence[int], *, whole_log_only: Sequence[int] = ()) -> DataFrame:
-    """Segments to one row per `lag.WINDOW`: `expected_ms` in it, since when (`since_ms`) and until when (`to_ms`) it was expected
-    without a break at its end, and the `slot_ms` of one sample.
+    """Segments to one row per `lag.WINDOW`: the time `expected_ms` in it, from when (`since_ms`) to when (`to_ms`) it was
+    expected without a gap at its end, and the `slot_ms` of one sample.
     """
     col = F.col
     cut = segments.withColumn("window_ms", F.explode(lengths_of(lengths, whole_log_only)))

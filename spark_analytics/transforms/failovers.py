@@ -1,15 +1,16 @@
-"""When the cluster changed its primary: to whom, why, how long nobody served, and what it cost.
+"""The changes of the primary: the new primary, the reason, how long none served, and the loss.
 
-A change is a term that follows another. Its times come from the events of those who took part. Clocks differ, so a length is
-only ever taken between two events of one sender: the new primary's own where it told them, the resource manager's otherwise.
+A change is a term that follows another. Its times come from the events of the brokers and the resource manager that took
+part. Clocks differ, so a duration is only computed between two events of one sender: the new primary if it has both events,
+the resource manager otherwise.
 
     old primary's end -- detection -- noticed -- decision -- asked -- promotion -- served
 
-The new primary knows how long it had waited for the old one when it noticed (`failure_detected`, `duration_ms`), and since when
-there was no primary (`failover_done`, `duration_ms`). The second begins when it noticed, unless its clock shows that it began
-before. What nobody told is estimated from the old primary's last line, which is exact only to the sampling interval; the change
-is then not `measured`. An alarm that was false, because the primary went on, is the cause of nothing: causes are told after the
-old primary's last line, and in its epoch.
+The new primary knows how long it had waited for the old one when it noticed the failure (`failure_detected`, `duration_ms`),
+and since when there was no primary (`failover_done`, `duration_ms`). The second time begins when it noticed, unless its clock
+shows an earlier start. If no event has a duration, it is estimated from the old primary's last line, which is only accurate
+to the sampling interval; then `measured` of the change is false. A false alarm, after which the primary continued, is no
+cause of a change: causes come after the old primary's last line, and in its epoch.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 TYPES: Final = ("failure_detected", "promote_asked", "promote_won", "failover_done", "role")
-"""The events that say something of a change."""
+"""The events about a change."""
 _SKEW_MS: Final = 2000
-"""How far the clock of who notices may be behind the old primary's."""
+"""How far the clock of the sender that noticed may be behind the old primary's."""
 _SAME_MS: Final = 5
 Event = Mapping[str, Any]
 Change = dict[str, Any]
@@ -31,8 +32,9 @@ def failovers(terms: Sequence[Mapping[str, Any]], events: Iterable[Event]) -> li
     """The changes of primary, in order: `at_ms`, `epoch`, `primary`, `previous`, `kind`, `gap_ms`, `measured`, `detected_ms`,
     `asked_ms`, `detection_ms`, `decision_ms`, `promotion_ms`, `lost_records`, `detail`.
 
-    `terms` have `epoch`, `primary`, `begin_ms`, `last_said_ms` and `interval_ms`; events those of TYPES. `kind` is `failover`
-    (a failure was noticed, or the old primary fell silent first) or `switchover` (asked for while the old primary still spoke).
+    `terms` have `epoch`, `primary`, `begin_ms`, `last_said_ms` and `interval_ms`; `events` are of TYPES. `kind` is `failover`
+    (a failure was noticed, or the old primary fell silent first) or `switchover` (requested while the old primary still
+    reported).
     """
     order = sorted(terms, key=lambda term: (term["epoch"], term["begin_ms"]))
     told = sorted(events, key=lambda event: event["ts_ms"])
@@ -75,8 +77,8 @@ def _last(events: Iterable[Event], type_: str) -> Event | None:
 
 
 def _cause(causes: Iterable[Event], type_: str, about: str, taker: str, since_ms: int, until_ms: int) -> Event | None:
-    """The event of that type about that broker which led to the change: the new primary's own, or else the first of the others'
-    (by their clocks, which may be ahead of the moment of serving).
+    """The event of that type about that broker which led to the change: the last one of the new primary, or else the first
+    one of the others (by their clocks, which may be ahead of the start of service).
     """
     fitting = [event for event in causes if event["type"] == type_ and event["broker"] == about and event["ts_ms"] >= since_ms]
     own = [event for event in fitting if event["sender"] == taker and event["ts_ms"] <= until_ms]
@@ -84,7 +86,7 @@ def _cause(causes: Iterable[Event], type_: str, about: str, taker: str, since_ms
 
 
 def _asked(causes: Sequence[Event], noticed: Event | None, new: str, since_ms: int, until_ms: int) -> Event | None:
-    """The asking: told by the new primary, or a little earlier by who asked it, if that one's clock fits between."""
+    """The request for promotion: the new primary's event, or a slightly earlier one of the requester if its clock fits."""
     asked = _cause(causes, "promote_asked", new, new, since_ms, until_ms)
     if asked is None or noticed is None or noticed["sender"] != asked["sender"]:
         return asked
@@ -93,7 +95,7 @@ def _asked(causes: Sequence[Event], noticed: Event | None, new: str, since_ms: i
 
 
 def _decision(causes: Iterable[Event], noticed: Event | None, asked: Event | None, new: str) -> float | None:
-    """From noticing to asking, by the clock of who noticed."""
+    """From noticing to the request, by the clock of the sender that noticed."""
     if noticed is None or asked is None:
         return None
     if noticed["sender"] == new:

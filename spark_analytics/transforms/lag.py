@@ -1,8 +1,9 @@
 """Samples by primaries to the state of lag in windows of any length: plain aggregation, nothing counted twice.
 
-Time is counted in ms: a sample speaks for its interval, so that a change of the interval, or one of 100 ms, makes no share wrong.
-*Sampled* is the time that the primary spoke for, *heard* the part of it in which it said that the backup is connected, *over* the
-part in which it was not, or its lag above the objective. What is expected and not sampled is missing (`expected`, `windows`).
+Time is counted in ms: a sample stands for its interval, so that shares stay right when the interval changes, or is 100 ms.
+*Sampled* is the time for which the primary reported. *Heard* is the part of it in which it reported the backup as connected.
+*Over* is the part in which the backup was not connected, or its lag was above the objective. Time that is expected and not
+sampled is missing (`expected`, `windows`).
 
     samples -> grains: one row per epoch, backup, queue and a short time, with the first and the last look at the backup
             -> histogram: how long each lag lasted, by the same short times
@@ -24,19 +25,19 @@ from pyspark.sql import functions as F
 from spark_analytics.transforms.lines import of
 
 SLOTS: Final = 60
-"""Of a grain: they fit the bits of a long."""
+"""Slots of a grain: they fit in the bits of a long."""
 WINDOW: Final = ("backup", "queue", "window_ms", "start_ms")
 _FIRST: Final = ("ts_ms", "acked_index", "commit_index", "lag_records", "connected")
 _LAST: Final = (*_FIRST, "lag_bytes", "lag_ms", "stall_ms", "in_sync", "headroom_bytes", "state_code")
 STATES: Final = ("", "joining", "catchup", "ready", "recovering", "active", "standalone")
 PERCENTS: Final = (50, 95, 99)
 _STEPS: Final = 32
-"""To the double, where lags are rounded: a step is 2.2 %, so a percentile is 1.1 % off at the most."""
+"""Steps for each doubling, if lags are rounded: a step is 2.2 %, so the error of a percentile is at most 1.1 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grains:
-    """The shortest times that are told apart, in ms: for the whole log, and for queues, of which there are many."""
+    """The shortest lengths of time, in ms: for the whole log, and for queues, because there are many queues."""
 
     whole_ms: int
     queue_ms: int
@@ -51,9 +52,10 @@ class Grains:
 
 
 def samples(lines: DataFrame, terms: Iterable[Mapping[str, Any]]) -> DataFrame:
-    """What primaries said of their backups in their own terms, from `lines.tagged` lines of one cluster.
+    """The samples of primaries about their backups in their own terms, from `lines.tagged` lines of one cluster.
 
-    A deposed primary goes on saying that all is well until it notices; it has no say once the next has begun.
+    A deposed primary continues to report that all is well until it notices; its samples do not count after the next term has
+    begun.
     """
     col = F.col
     deposed = F.when(F.lit(False), F.lit(True))
@@ -111,7 +113,7 @@ _HIGHEST: Final = {
 def histogram(samples: DataFrame, grains: Grains, *, exact: bool) -> DataFrame:
     """How long each lag (`value_ms`) of a connected backup lasted: `weight_ms` by backup, queue and `start_ms`.
 
-    Lags are as they were measured, or rounded to 2.2 % where there are too many to be told apart.
+    Lags are as measured, or rounded to 2.2 % if there are too many different ones.
     """
     col = F.col
     grain = grains.of(col("queue"))
@@ -126,10 +128,10 @@ def histogram(samples: DataFrame, grains: Grains, *, exact: bool) -> DataFrame:
 
 
 def gaps(rows: DataFrame, expected: DataFrame) -> DataFrame:
-    """`grains` with `gap_ms`, the longest time that ended in the row in which the backup was not heard (0: none longer than an
-    interval and a half), and `fell`: whether its acknowledged index went back within the epoch.
+    """`grains` with `gap_ms`, the longest time without hearing the backup that ended in the row (0: none longer than an
+    interval and a half), and `fell`: whether its acknowledged index decreased within the epoch.
 
-    `expected` are `expected.segments`: before one begins nobody is silent.
+    `expected` are `expected.segments`: before a segment begins, there is no silence.
     """
     col = F.col
     segments = F.broadcast(expected.select(col("backup").alias("b"), col("queue").alias("q"), "from_ms", "to_ms"))
@@ -139,7 +141,8 @@ def gaps(rows: DataFrame, expected: DataFrame) -> DataFrame:
     order = Window.partitionBy("backup", "queue").orderBy("start_ms", "epoch")
     before = F.last("last_heard_ms", ignorenulls=True).over(order.rowsBetween(Window.unboundedPreceding, -1))
     acked_before = F.lag("last_acked_index").over(Window.partitionBy("epoch", "backup", "queue").orderBy("start_ms"))
-    # Bits between the first and the last that are set; each run of zeros among them is a time in which nothing was heard.
+    # The bits between the first and the last set bit; each run of zeros among them is a time in which the backup was not
+    # heard.
     runs = F.expr("transform(split(trim(TRAILING '0' FROM bin(heard)), '1'), run -> length(run))")
     longest = F.coalesce(F.array_max(runs), F.lit(0))
     inner = F.when(longest > 0, (longest + 1) * col("slot_ms")).otherwise(0)
@@ -152,7 +155,7 @@ def gaps(rows: DataFrame, expected: DataFrame) -> DataFrame:
 
 
 def lengths_of(lengths: Sequence[int], whole_log_only: Sequence[int]) -> Column:
-    """The window lengths that a row's queue has, as an array: all of them for the whole log."""
+    """The window lengths for a row's queue, as an array: all of them for the whole log."""
     everything, some = (
         F.array(*(F.lit(length) for length in chosen)).cast("array<long>")
         for chosen in (lengths, [length for length in lengths if length not in whole_log_only])
@@ -209,11 +212,11 @@ def percentiles(
     whole_log_only: Sequence[int] = (),
     grain_ms: int | None = None,
 ) -> DataFrame:
-    """`p50_ms`, `p95_ms`, `p99_ms` per WINDOW by nearest rank over the time `total_ms` of `windows`; null where the rank falls on
-    time in which the backup was not heard, which is worse than every lag.
+    """`p50_ms`, `p95_ms`, `p99_ms` per WINDOW by nearest rank over the time `total_ms` of `windows`; null if the rank falls
+    on time in which the backup was not heard, which is worse than any lag.
 
-    With `grain_ms`, a queue's grain, windows of that length are not added up, because the histogram has them already: of many
-    samples they are most of all there is to add up. Of few samples the longer plan costs more than it saves.
+    With `grain_ms`, a queue's grain, windows of that length are not added up, because the histogram already has them. With
+    many samples these windows are most of the work. With few samples the longer plan costs more than it saves.
     """
     col = F.col
     is_there = grain_ms is not None and grain_ms in lengths and grain_ms not in whole_log_only
@@ -243,8 +246,8 @@ def same_window() -> Column:
 
 
 def seen(rows: DataFrame) -> DataFrame:
-    """When each epoch's primary spoke of each backup and queue (`from_ms`, `to_ms`), and what it said first (`connected`,
-    `records`), from `grains`: `epoch`, `backup`, `queue` and those.
+    """When each epoch's primary reported each backup and queue (`from_ms`, `to_ms`), and its first report (`connected`,
+    `records`), from `grains`, by `epoch`, `backup` and `queue`.
     """
     first = F.min_by(F.struct("first_connected", "first_lag_records"), "start_ms").alias("first")
     ends = F.min("first_ts_ms").alias("from_ms"), F.max(F.col("last_ts_ms") + F.col("interval_ms")).alias("to_ms")

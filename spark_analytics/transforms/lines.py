@@ -1,7 +1,8 @@
-"""Typed lines to what is known of them: who wrote when, events, rosters, views of the log. The same for batch and stream.
+"""Typed lines to the facts about them: sender and time, events, rosters, views of the log. The same for batch and stream.
 
-The life of a line: `parse.parse` types and judges it; `kept` makes it what a stream stores and a summary reads; `tagged` says
-whether it lies in the span and whether its sender spoke as the primary; `single` leaves one of those that came more than once.
+The life of a line: `parse.parse` types and checks it. `kept` gives it the form that a stream stores and a summary reads.
+`tagged` says whether it is in the span and whether its sender reported as the primary. `single` keeps one copy of a repeated
+line.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from pyspark.sql import functions as F
 from spark_analytics.schemas import EVENT, LINE
 
 IDENTITY: Final = ("cluster", "sender", "seq")
-"""A line's, which no restart repeats: the number begins at the time of the process's start, its epoch."""
+"""The identity of a line. No restart repeats it, because the numbers begin at the start time of the process, its epoch."""
 ROSTER: Final = ("cluster", "epoch", "primary", "backups", "queues")
 UNUSED: Final = (
     *("replicate", "role", "sent_index", "received_index", "applied_index", "sync_ms", "sync_max_ms", "round_trip_ms"),
     *("records_per_s", "bytes_per_s", "reach", "asked", "answered", "round_trip_max_ms", "broker_epoch", "last_index"),
 )
-"""What no summary looks at."""
+"""The fields that no summary uses."""
 MINUTE_MS: Final = 60_000
 _LEAP_MS: Final = 5 * MINUTE_MS
 WRONG_CLOCK: Final = "time ahead of later lines"
 
 
 def kept(parsed: DataFrame, *besides: Column) -> DataFrame:
-    """`parse.parse`d lines with the fields of LINE, `ts_ms`, `problem`, the text and file of those with a problem, which have no
-    fields, and whatever is asked for `besides`.
+    """`parse.parse`d lines with the fields of LINE, `ts_ms`, `problem`, and the columns `besides`. Lines with a problem keep
+    their text and file, and have no fields.
     """
     bad = F.col("problem").isNotNull()
     fields = [F.when(~bad, F.col(f"`{name}`")).alias(name) for name in LINE.names]
@@ -49,9 +50,10 @@ def tagged(lines: DataFrame, *, since_ms: int | None = None, until_ms: int | Non
 
 
 def blocks(lines: DataFrame) -> DataFrame:
-    """The numbers of good lines by the 64: `cluster`, `sender`, `block`, how many `lines` it has, and `bits`, one a number.
+    """The numbers of good lines in groups of 64: `cluster`, `sender`, `block`, its number of `lines`, and `bits`, one for
+    each number.
 
-    A sender numbers its lines without a break, so blocks are few, and the lines themselves are not moved for them.
+    A sender numbers its lines without a gap, so there are few blocks, and the lines themselves are not moved.
     """
     bits = F.expr("bit_or(shiftleft(1L, cast(seq & 63 AS int)))").alias("bits")
     good = lines.where("problem IS NULL").groupBy("cluster", "sender", _block().alias("block"))
@@ -59,15 +61,15 @@ def blocks(lines: DataFrame) -> DataFrame:
 
 
 def repeats(blocks: DataFrame) -> DataFrame:
-    """Those of `blocks` of which lines came more than once, and how many besides the first of each number (`again`)."""
+    """The rows of `blocks` with repeated lines, and how many lines there are besides the first of each number (`again`)."""
     again = F.expr("lines - bit_count(bits)").alias("again")
     return blocks.select(*_OF_BLOCK, again).where("again > 0")
 
 
 def single(lines: DataFrame, repeats: DataFrame, few: Sequence[int] | None) -> tuple[DataFrame, DataFrame]:
-    """The lines in two parts, one of each number: those that nothing is done to, and those that stand in `repeats`.
+    """The lines in two parts, with one line of each number: unchanged lines, and lines from blocks in `repeats`.
 
-    `few` are the numbers of its blocks where they are so few that lines are told apart by them alone.
+    `few` are the numbers of the blocks in `repeats`, if they are so few that they alone select the lines.
     """
     if few is None:
         marks = F.broadcast(repeats.select(*_OF_BLOCK, F.lit(True).alias("doubtful")))
@@ -88,7 +90,7 @@ def _block() -> Column:
 
 
 def presence(lines: DataFrame) -> DataFrame:
-    """Who wrote how many lines in each minute, from `tagged` lines: few rows, whatever the number of queues."""
+    """How many lines each sender wrote in each minute, from `tagged` lines: few rows, whatever the number of queues."""
     start = F.when(F.col("inside"), F.floor(F.col("ts_ms") / MINUTE_MS) * MINUTE_MS).alias("start_ms")
     key = ("cluster", "epoch", "sender", "kind", "primary", "mine", "problem", "inside")
     return lines.groupBy(*key, start).agg(
@@ -104,14 +106,14 @@ _ENDS: Final = {"ts_ms": "ms", "seq": "seq"}
 
 
 def with_leaps(presence: DataFrame) -> DataFrame:
-    """`presence`; a sender's minutes whose lines are of a clock that had leapt ahead have the problem WRONG_CLOCK: lines with
-    higher numbers are minutes older. Only where these are few among the sender's: a clock that was set back for good is not
-    wrong.
+    """`presence`, with the problem WRONG_CLOCK for minutes in which a sender's clock had leapt ahead: lines with higher
+    numbers are minutes older. This applies only if few of the sender's lines are ahead: a clock that was set back for good is
+    not wrong.
     """
     col = F.col
     good = col("problem").isNull() & col("inside")
     whose = Window.partitionBy("cluster", "sender")
-    # From the last to the first: a frame that ends in the future is worked out anew for each row.
+    # From the last to the first, because Spark computes a frame that ends in the future again for each row.
     after = whose.orderBy(col("first_seq").desc()).rowsBetween(Window.unboundedPreceding, -1)
     later_ms = F.min(F.when(good, col("start_ms"))).over(after)
     rows = presence.withColumn("ahead", good & F.coalesce(col("start_ms") > later_ms + _LEAP_MS, F.lit(False)))
@@ -122,7 +124,7 @@ def with_leaps(presence: DataFrame) -> DataFrame:
 
 
 def without_leaps(lines: DataFrame, presence: DataFrame) -> DataFrame:
-    """`kept` lines; those in the minutes that `with_leaps` has marked have the problem WRONG_CLOCK instead of their time."""
+    """`kept` lines; in the minutes that `with_leaps` has marked they have the problem WRONG_CLOCK instead of their time."""
     minute = F.floor(F.col("ts_ms") / MINUTE_MS) * MINUTE_MS
     leapt = presence.where(F.col("problem") == WRONG_CLOCK).select("cluster", "sender", "start_ms").distinct()
     marks = F.broadcast(leapt.withColumn("leapt", F.lit(True)))
@@ -142,8 +144,8 @@ def events(lines: DataFrame) -> DataFrame:
 
 
 def newest_events(lines: DataFrame, most: int, types: Sequence[str]) -> DataFrame:
-    """The newest events, all of some types, and one for each reason of dropped lines: with `newest`, its place among all from
-    1 on, and `dropped`, how many lines were dropped in all for its reason.
+    """The newest events, all events of some types, and one for each reason of dropped lines. `newest` is the place among all
+    events, from 1 on; `dropped` is the total number of lines that were dropped for its reason.
     """
     col = F.col
     newest = F.row_number().over(Window.partitionBy(F.lit(1)).orderBy(col("ts_ms").desc(), "sender", col("seq").desc()))
@@ -160,8 +162,8 @@ def newest_events(lines: DataFrame, most: int, types: Sequence[str]) -> DataFram
 
 
 def rosters(lines: DataFrame) -> DataFrame:
-    """Rosters as one row for each time that the same was said: ROSTER's columns, `from_ms`, and `to_ms` when another was said,
-    null for the last of its epoch.
+    """Rosters as one row for each time in which the roster was the same: ROSTER's columns, `from_ms`, and `to_ms`, the time
+    of the next different roster; null for the last one of its epoch.
     """
     col = F.col
     order = Window.partitionBy("cluster", "epoch", "primary").orderBy("ts_ms", "seq")
@@ -177,7 +179,7 @@ def _content() -> Column:
 
 
 def views(lines: DataFrame, *, since_ms: int, every_ms: int) -> DataFrame:
-    """Where the log was as each sender saw it last in each `every_ms`: `sender`, `epoch`, `primary`, `ts_ms`, `commit_index`."""
+    """The last view of the log of each sender in each `every_ms`: `sender`, `epoch`, `primary`, `ts_ms`, `commit_index`."""
     start = F.floor(F.col("ts_ms") / every_ms).alias("step")
     looks = of(lines, "sample").where(F.col("queue").isNull() & (F.col("ts_ms") >= since_ms))
     newest = F.max(F.struct("ts_ms", "commit_index")).alias("newest")

@@ -14,18 +14,18 @@ from spark_analytics.schemas import CORRUPT, JUDGED, KINDS, VERSION
 
 DAY_MS = 86_400_000
 LEAST_INTERVAL_MS = 10
-"""Brokers refuse to sample more often."""
+"""Brokers refuse to sample at shorter intervals."""
 _ISO = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)$"
 _USUAL_TIME_BYTES = len("2026-01-31T23:59:59.999Z")
 _JSON_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowNonNumericNumbers": "false"}
 
 
 def parse(lines: DataFrame, *, now_ms: int) -> DataFrame:
-    """`schemas.LINES` to the fields of `schemas.LINE` with `ts_ms` (UTC, ms since 1970), `problem` (null when good), `value`,
-    `file`, and whatever other columns there are. Blank lines are passed over.
+    """`schemas.LINES` to the fields of `schemas.LINE` with `ts_ms` (UTC, ms since 1970), `problem` (null if good), `value`,
+    `file`, and any other columns. Blank lines are skipped.
 
-    Lines from the day after the next one, and later, are a problem too: one wrong clock must not stretch a summary by years.
-    (Whole days, because Spark compiles anew for each number that it has not met.)
+    Lines with a time from the day after the next day on are a problem too: one wrong clock must not lengthen a summary by
+    years. (Whole days, because Spark compiles the query again for each new number.)
     """
     filled = F.col("value").startswith("{") | F.col("value").rlike(r"\S")
     line = lines.where(filled).withColumn("line", F.from_json("value", JUDGED, _JSON_OPTIONS))
@@ -37,9 +37,10 @@ def parse(lines: DataFrame, *, now_ms: int) -> DataFrame:
 
 def _problem(now_ms: int) -> Column:
     col = F.col
-    # What is true of nearly every line is asked first, and cheaply.
+    # Conditions that hold for nearly every line are checked first, and cheaply.
     whole = col("value").endswith("}") | col("value").rlike(r"\}\s*$")
-    # `contains` compares a byte at a time; `locate` calls a comparison of arrays for each, a fifth of all that reading takes.
+    # `contains` compares a byte at a time. `locate` calls an array comparison for each byte, which takes a fifth of the
+    # reading time.
     another = F.ltrim(col("value"), F.lit("{")).contains("{") & col("value").rlike(r'\}\s*\{\s*"')
     is_sample, is_roster = col("kind") == "sample", col("kind") == "roster"
     missing = _any_null("cluster", "epoch", "sender", "seq")
@@ -69,7 +70,7 @@ def _problem(now_ms: int) -> Column:
 
 
 def future_ms(now_ms: int) -> int:
-    """The first ms that no line may be of."""
+    """The first ms that is too far in the future for a line."""
     return (now_ms // DAY_MS + 2) * DAY_MS
 
 

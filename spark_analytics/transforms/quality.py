@@ -1,4 +1,5 @@
-"""How much of the telemetry could be used: counts of what was read, the lines that are missing, and a few of those kept aside."""
+"""How much of the telemetry could be used: counts of the lines read and of the missing lines, and a few examples of bad
+lines."""
 
 from __future__ import annotations
 
@@ -8,12 +9,12 @@ from pyspark.sql import functions as F
 EXAMPLES = 20
 EXAMPLE_CHARS = 200
 RESTART = 1_000_000
-"""A sender's numbers begin at its clock's ms times a thousand: a jump as long as this is a restart, and not lost lines."""
+"""A sender's numbers begin at its clock's ms times a thousand: so a jump of this size is a restart, and not lost lines."""
 
 
 def inventory(presence: DataFrame) -> DataFrame:
     """One row per cluster, epoch, sender, kind, primary, problem, `inside` and `mine`: `lines`, the range of `ts_ms`, the
-    shortest and the longest interval, and those at the beginning and at the end. Small.
+    shortest and the longest interval, and the first and the last interval. Few rows.
     """
     return presence.groupBy("cluster", "epoch", "sender", "kind", "primary", "problem", "inside", "mine").agg(
         F.sum("lines").alias("lines"),
@@ -27,10 +28,10 @@ def inventory(presence: DataFrame) -> DataFrame:
 
 
 def holes(presence: DataFrame) -> DataFrame:
-    """One row, `holes`: how many lines were numbered by their writer and are not there, from a cluster's `lines.presence`.
+    """One row, `holes`: how many lines were numbered by their writer and are missing, from a cluster's `lines.presence`.
 
-    A sender numbers its lines without a break until it restarts. A line that could not be read is a hole too, since its number
-    is not known.
+    A sender numbers its lines without a gap until it restarts. An unreadable line is a hole too, because its number is not
+    known.
     """
     col = F.col
     usable = presence.where(col("inside") & col("problem").isNull())
@@ -50,7 +51,7 @@ def holes(presence: DataFrame) -> DataFrame:
 
 
 def examples(lines: DataFrame) -> DataFrame:
-    """A few of the lines that were kept aside, cut to a readable length; always the same few."""
+    """A few of the lines with a problem, cut to a readable length; always the same few."""
     text = F.substring(F.coalesce("value", F.concat_ws(" ", "sender", "ts")), 1, EXAMPLE_CHARS).alias("text")
     return (
         lines.where(F.col("problem").isNotNull())

@@ -1,4 +1,4 @@
-"""What one backup and queue did in one window: percentiles, silence, and a status decided over the window, not by one sample.
+"""One backup and queue in one window: percentiles, silence, and a status decided over the window, not by one sample.
 
 The statuses, worst first; the first whose rule holds is taken (after Burrow's rules for consumers, with silence added):
 
@@ -23,7 +23,7 @@ from spark_analytics.transforms import expected, lag
 from spark_analytics.transforms.lag import PERCENTS, WINDOW
 
 STATUSES: Final = ("SILENT", "STOPPED", "REWOUND", "STALLED", "LAGGING", "GAP", "OK")
-"""Worst first."""
+"""The worst one first."""
 
 
 def summarise(
@@ -39,9 +39,9 @@ def summarise(
 ) -> DataFrame:
     """`lag.gaps`, `lag.histogram` and `expected.segments` to one row per expected window.
 
-    Lags in ms, records and bytes; `over_share` in 0..1; `forecast_ms` (backlog / (acknowledge rate - commit rate), in batches)
-    null when nothing waits, and when the backup does not gain. `materialised` works a frame out that is needed twice. `grain_ms`
-    is for `lag.percentiles`.
+    Lags are in ms, records and bytes; `over_share` is in 0..1; `forecast_ms` (backlog / (acknowledge rate - commit rate), in
+    batches) is null if nothing waits, and if the backup does not catch up. `materialised` evaluates a frame that is needed
+    twice. `grain_ms` is for `lag.percentiles`.
     """
     wanted = expected.windows(segments, lengths, whole_log_only=whole_log_only)
     found = _joined(wanted, lag.merged(rows, lengths, whole_log_only=whole_log_only))
@@ -56,7 +56,7 @@ def _joined(left: DataFrame, right: DataFrame) -> DataFrame:
 
 
 def _with_time(rows: DataFrame) -> DataFrame:
-    """Add `missing_ms` (expected, and not sampled) and `total_ms`."""
+    """Add `missing_ms` (expected and not sampled) and `total_ms`."""
     col = F.col
     rows = rows.fillna(dict.fromkeys(("n", "sampled_ms", "heard_ms", "over_ms", "gap_ms"), 0)).fillna({"rewound": False})
     rows = rows.withColumn("slot_ms", F.greatest("slot_ms", "interval_ms"))
@@ -66,9 +66,9 @@ def _with_time(rows: DataFrame) -> DataFrame:
 
 
 def _with_silence(rows: DataFrame) -> DataFrame:
-    """Add `trailing_ms` and `silence_ms`: the longest time in which the backup was not heard, as known when the window ended.
+    """Add `trailing_ms` and `silence_ms`: the longest time in which the backup was not heard, as known at the window's end.
 
-    It reaches back before the window.
+    The time may begin before the window.
     """
     col = F.col
     before = Window.partitionBy("backup", "queue", "window_ms").orderBy("start_ms").rowsBetween(Window.unboundedPreceding, -1)
