@@ -31,7 +31,7 @@ class Unreachable(Exception):
 
 
 def run(work: Callable[[Any], Coroutine[Any, Any, Result]]) -> Result:
-    """Run `work(reactor)` in a reactor of its own, and return or raise what it does. Once in a process."""
+    """Run `work(reactor)` in its own reactor, and return its result or raise its error. Only once in a process."""
     reactor: Any = monotonic.install()
     from twisted.internet.defer import ensureDeferred
     from twisted.python.failure import Failure
@@ -39,7 +39,7 @@ def run(work: Callable[[Any], Coroutine[Any, Any, Result]]) -> Result:
     outcome: list[Any] = []
 
     def finish(result: Any) -> None:
-        if reactor.running:  # else a signal has stopped it, and this is only what became of our connection then
+        if reactor.running:  # else a signal has stopped it, and this is only the resulting end of our connection
             outcome.append(result)
             reactor.stop()
 
@@ -54,7 +54,7 @@ def run(work: Callable[[Any], Coroutine[Any, Any, Result]]) -> Result:
 
 
 def end(name: str, command: click.Command) -> NoReturn:
-    """Run a console script to its end: the exit code says how it went, and stderr in one line why."""
+    """Run a console script to its end: the exit code is the result, and one line on stderr is the reason."""
     try:
         status = command.main(prog_name=name, standalone_mode=False)
         sys.stdout.flush()
@@ -75,7 +75,7 @@ def end(name: str, command: click.Command) -> NoReturn:
     except Unreachable as error:
         _say(name, str(error))
         sys.exit(UNREACHABLE)
-    except BrokenPipeError:  # whoever reads us has had enough; the interpreter must not find that out again at its end
+    except BrokenPipeError:  # the reader has closed the pipe; the interpreter must not write to it again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(DONE)
     except Exception as error:

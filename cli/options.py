@@ -1,6 +1,6 @@
 """Options that several commands share, and the connection that they describe.
 
-`-b/--broker URL` names one broker, or all brokers of a cluster, of which the tool finds the primary. A single backup refuses an
+`-b/--broker URL` names one broker, or all brokers of a cluster; then the tool finds the primary. A single backup refuses an
 ordinary connection, unless --ha-admin is given.
 """
 
@@ -34,7 +34,7 @@ NO_REPLICATION = (
     "queues are not replicated one by one: in a cluster every broker has those of --replicate all; to fetch the messages of "
     "another cluster's queue, use qpid-route queue add"
 )
-"""Why the old tools' way to copy a queue from a broker is refused."""
+"""Why the old tools' option to copy a queue from a broker is refused."""
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 CONNECTION = (
@@ -56,7 +56,7 @@ CONNECTION = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The broker to connect to, and how; times are in seconds."""
+    """The broker to connect to, and the options for it; times are in seconds."""
 
     url: Url
     timeout_s: float
@@ -69,7 +69,7 @@ class Target:
         return _credentials(self.tls) if any(address.transport == urls.SSL for address in self.url.addresses) else None
 
     async def connect(self, reactor: Any) -> ManagementClient:
-        """A client to the broker of the URL; of several addresses, to the primary."""
+        """A client of the broker of the URL; if there are several addresses, of the primary."""
         user, password, mechanism = self.url.user or None, self.url.password or None, self.mechanism or None
         credentials = self.credentials()
         if len(self.url.addresses) == 1:
@@ -104,14 +104,14 @@ class Target:
 
 @cache
 def _credentials(files: TlsFiles) -> Credentials:
-    from broker.net.credentials import Credentials  # what it brings takes time to load
+    from broker.net.credentials import Credentials  # this import takes time
 
     return Credentials(files)
 
 
 def target(command_line: dict[str, Any], *, admin: bool, name: str = "broker") -> Target:
-    """Take the connection options out of a command's arguments. SettingsError if one is invalid. `name`: the name of
-    the option with the URL.
+    """Take the connection options out of a command's arguments. SettingsError if one is invalid. `name` is the name of the
+    option with the URL.
     """
     import os
 
@@ -122,7 +122,7 @@ def target(command_line: dict[str, Any], *, admin: bool, name: str = "broker") -
 
 
 def connection_options(function: Callable[..., Any], *, without: tuple[str, ...] = ()) -> Callable[..., Any]:
-    """The options of CONNECTION, --config and --format; `without` those."""
+    """The options of CONNECTION, --config and --format, except those in `without`."""
     function = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")(
         function
     )
@@ -136,7 +136,7 @@ def connection_options(function: Callable[..., Any], *, without: tuple[str, ...]
 
 
 def ha_admin_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--ha-admin."""
+    """The option --ha-admin."""
     return click.option("--ha-admin", is_flag=True, help="Also connect to a backup (read only).")(function)
 
 

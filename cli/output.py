@@ -22,7 +22,7 @@ _KILO = 1000
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its heading, the item's field, and how the field is written."""
+    """One column: its heading, the item's field, and the function that formats the field."""
 
     heading: str
     field: str
@@ -41,7 +41,7 @@ def flag(value: Any) -> str:
 
 
 def count(value: Any) -> str:
-    """A number of at most four digits, with k, m or g (powers of 1000) behind it where it is larger: 999, 1.00k, 12.3m, 123g."""
+    """A number in at most four digits; larger numbers get k, m or g (powers of 1000) at the end: 999, 1.00k, 12.3m, 123g."""
     amount = float(value or 0)
     if amount < _KILO:
         return str(int(amount))
@@ -69,7 +69,7 @@ def counting(heading: str, field: str) -> Column:
 
 
 def table(title: str, columns: Sequence[Column], items: Iterable[dict[str, Any]], width: int | None = None) -> str:
-    """The items as a table; as blocks where it is wider than `width` characters."""
+    """The items as a table; as blocks if the table is wider than `width` characters."""
     rows = [[column.write(item.get(column.field)) for column in columns] for item in items]
     widths = [max(len(column.heading), *(len(row[i]) for row in rows), 0) for i, column in enumerate(columns)]
     total = sum(widths) + 2 * len(columns)
@@ -97,7 +97,7 @@ def _blocks(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 
 def figures(rows: Sequence[tuple[str, str]], width: int | None) -> str:
-    """Names and values; a value that does not fit beside its name in `width` characters stands below it, with its words whole."""
+    """Names and values. A value that does not fit beside its name in `width` characters is below it; words are not split."""
     longest = max(len(name) for name, _ in rows)
     lines: list[str] = []
     for name, value in rows:
@@ -108,19 +108,20 @@ def figures(rows: Sequence[tuple[str, str]], width: int | None) -> str:
 
 
 def filled(text: str, width: int, first: str, others: str) -> str:
-    """Lines of at most `width` characters where the words allow it, with that before the first and the others."""
+    """Lines of at most `width` characters if the words allow it, with `first` before the first line and `others` before the
+    others."""
     return textwrap.fill(
         text, max(width, 30), initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
     )
 
 
 def window() -> int | None:
-    """The width of the terminal that stdout is; None when it is none."""
+    """The width of the terminal on stdout; None if stdout is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def show_table(title: str, columns: Sequence[Column], items: Iterable[dict[str, Any]]) -> None:
-    """Print the items as a table that fits where it is printed."""
+    """Print the items as a table that fits the output."""
     click.echo(table(title, columns, items, window()))
 
 
@@ -130,5 +131,5 @@ def show_json(value: Any) -> None:
 
 
 def warn(text: str) -> None:
-    """One line on stderr about something that was done but may not be what was meant."""
+    """Print one line on stderr about an action that was done, but is perhaps not what the user meant."""
     click.echo(f"warning: {text}", err=True)

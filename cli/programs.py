@@ -1,4 +1,4 @@
-"""Our programs by name, and the module of each: as pyproject.toml installs them."""
+"""Our programs by name, with the module of each, as pyproject.toml installs them."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ MODULES = {
     "qpid-stat": "cli.commands.qpid_stat",
     "qpid-verify": "cli.verify.qpid_verify",
 }
-"""Each module has a `main`, and is a program by itself (`python -m`)."""
+"""Each module has a `main`, and can be run by itself (`python -m`)."""

@@ -1,11 +1,12 @@
-"""The demo's processes: brokers, resource manager, commands; each on loopback, each with a log, none left behind.
+"""The demo's processes: brokers, resource manager, commands. Each is on loopback and has a log, and none is left running at
+the end.
 
-Life of a process: it is started in a session of its own, so that Ctrl-C reaches the demo alone, with its log in the demo's
-folder; it is looked at whenever the demo waits; it is killed on purpose, or stopped in order at the end. `setpriv` ties its
-life to the demo's, so that even a kill -9 of the demo leaves none; a cluster that is to outlive the demo is not tied.
+Life of a process: it is started in its own session, so that Ctrl-C reaches only the demo; its log is in the demo's folder. It
+is checked whenever the demo waits. It is killed on purpose, or stopped in order at the end. `setpriv` ties its life to the
+demo's, so that it ends even after a kill -9 of the demo. A cluster that is to outlive the demo is not tied.
 
-Invariants: a process is signalled by its own id only, and only while it has not been waited for; a process that ends unasked
-fails the demo."""
+Invariants: a process is signalled only by its own id, and only before it has been waited for; the demo fails if a process
+ends unexpectedly."""
 
 from __future__ import annotations
 
@@ -31,11 +32,11 @@ TAIL_LINES = 4
 
 
 class Failed(Exception):
-    """The demo cannot go on. The text of this is one line for people."""
+    """The demo cannot continue. The text is one line for people."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Free loopback ports, none that an outgoing connection could be given while its broker is dead."""
+    """Free loopback ports. None of them can be given to an outgoing connection while its broker is down."""
     try:
         end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except (OSError, ValueError):
@@ -54,24 +55,24 @@ def free_ports(count: int) -> list[int]:
 
 
 def command(name: str) -> list[str]:
-    """How to call one of our commands: the script beside this interpreter, or else its module."""
+    """The words that call one of our commands: the script beside this interpreter, or else its module."""
     script = Path(sys.executable).with_name(name)
     return [str(script)] if script.exists() else [sys.executable, "-m", MODULES[name]]
 
 
 def environment() -> dict[str, str]:
-    """Ours, without what would change a broker's or a command's options."""
+    """The environment of this process, without variables that would change the options of a broker or a command."""
     return {name: value for name, value in os.environ.items() if not name.startswith("QPID_")}
 
 
 class Process:
-    """One process, through all its lives."""
+    """One process, over all its restarts."""
 
     def __init__(self, name: str, arguments: Sequence[str], folder: Path, *, tied: bool = True) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
         self.may_end = False
-        """Whether nobody minds when it ends."""
+        """Whether it may end without a failure of the demo."""
         setpriv = shutil.which("setpriv") if tied else None
         self._arguments = [*([setpriv, "--pdeathsig", "KILL"] if setpriv else []), *arguments]
         self._process: subprocess.Popen[bytes] | None = None
@@ -91,35 +92,35 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of its present life."""
+        """The id of the running process."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def status(self) -> int | None:
-        """How it ended; None while it lives, or before it was started."""
+        """How it ended; None while it runs, or before it was started."""
         return self._process.poll() if self._process is not None else None
 
     def check(self) -> None:
-        """Failed when it has ended unasked."""
+        """Failed if it has ended unexpectedly."""
         if self.status is not None and not self.may_end:
             raise Failed(f"{self.name} has ended by itself, with status {self.status}")
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """kill -9, and wait until it has ended."""
         assert self._process is not None
         self.may_end = True
         self._process.kill()
         self._process.wait()
 
     def ask_to_stop(self) -> None:
-        """SIGTERM, when it still lives."""
+        """Send SIGTERM, if it still runs."""
         self.may_end = True
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
 
     def stop(self) -> None:
-        """Wait until it is gone; after too long, make it so."""
+        """Wait until it has ended; after too long, kill it."""
         if self._process is None:
             return
         self.ask_to_stop()
@@ -139,7 +140,7 @@ class Process:
 
 
 class Cluster:
-    """Three brokers and a resource manager, and our own commands to look at them. All of it is over TLS, and logs in."""
+    """Three brokers and a resource manager, and our own commands to query them. All connections use TLS and log in."""
 
     def __init__(self, folder: Path, *, tied: bool) -> None:
         self.folder = folder
@@ -154,7 +155,7 @@ class Cluster:
             self.brokers[address] = self._broker(number, address, shared, tied=tied)
         alone = ["--ha-cluster", "yes", "--ha-brokers-url", f"amqps:{self.fresh_address}"]
         self.fresh = self._broker(4, self.fresh_address, alone, tied=True)
-        """A broker of a cluster of its own, which is started when the other one leaves."""
+        """A broker in its own cluster, which is started when the first cluster leaves."""
         arguments = [*command("qpid-resource-manager"), "--brokers", f"amqps:{MANAGER}@{every}"]
         arguments += [*self.credentials.of_manager(), "--telemetry-dir", str(self.telemetry)]
         self.resource_manager = Process("qpid-resource-manager", arguments, folder, tied=tied)
@@ -166,16 +167,16 @@ class Cluster:
 
     @property
     def processes(self) -> list[Process]:
-        """The resource manager before the brokers: it is stopped first, so that it does not promote while they stop."""
+        """The resource manager comes before the brokers: it is stopped first, so that it does not promote while they stop."""
         return [self.resource_manager, *self.brokers.values()]
 
     def start(self) -> None:
-        """Start all of them but the fresh broker."""
+        """Start all processes except the fresh broker."""
         for process in self.processes:
             process.start()
 
     def stop(self) -> None:
-        """Stop all that live, in order."""
+        """Stop all running processes, in order."""
         self.resource_manager.stop()
         brokers = [*self.brokers.values(), self.fresh]
         for broker in brokers:
@@ -184,41 +185,41 @@ class Cluster:
             broker.stop()
 
     def ask(self, *words: str, also_fine: Sequence[int] = ()) -> str:
-        """Run one of our commands as who administers the cluster; see `ask`."""
+        """Run one of our commands as the user that administers the cluster; see `ask`."""
         return ask([*words, "--config", str(self.credentials.config)], also_fine=also_fine)
 
     def connections(self) -> list[dict[str, Any]]:
-        """Those of the primary, as `qpid-stat -c` tells them."""
+        """The connections of the primary, as `qpid-stat -c` reports them."""
         return list(json.loads(self.ask("qpid-stat", "-c", "--format", "json")))
 
     def states(self) -> dict[str, str]:
-        """What each broker says it is, by address, as `qpid-ha status --all` tells it; "" for one that does not answer."""
+        """The state of each broker by address, as `qpid-ha status --all` reports it; "" if the broker does not answer."""
         answer = self.ask("qpid-ha", "status", "--all", "--format", "json", "--timeout", "3", also_fine=(3,))
         return {str(item["broker"]): str(item["status"]) for item in json.loads(answer)}
 
     def state(self, address: str) -> str:
-        """The same of one; "" while it does not answer."""
+        """The state of one broker; "" while it does not answer."""
         url = f"amqps:{OPERATOR}@{address}"
         answer = self.ask("qpid-ha", "status", "--format", "json", "-b", url, "--timeout", "3", also_fine=(3,))
         return str(json.loads(answer)["status"]) if answer else ""
 
     @property
     def url(self) -> str:
-        """The cluster's, for who administers it."""
+        """The cluster's URL for the user that administers it."""
         return f"amqps:{OPERATOR}@{','.join(self.addresses)}"
 
     @property
     def fresh_url(self) -> str:
-        """The same of the fresh broker."""
+        """The fresh broker's URL for the same user."""
         return f"amqps:{OPERATOR}@{self.fresh_address}"
 
     def primary(self) -> str:
-        """The address of the primary; "" when there is none just now."""
+        """The address of the primary; "" if there is none now."""
         return next((address for address, state in self.states().items() if state == "active"), "")
 
 
 def ask(words: Sequence[str], *, also_fine: Sequence[int] = (), timeout_s: float = STEP_TIMEOUT_S) -> str:
-    """Run one of our commands to its end, and return its stdout. Failed when it is refused."""
+    """Run one of our commands to its end, and return its stdout. Failed if it is refused."""
     try:
         done = subprocess.run(
             [*command(words[0]), *words[1:]],
@@ -240,7 +241,7 @@ def ask(words: Sequence[str], *, also_fine: Sequence[int] = (), timeout_s: float
 def wait_until(
     is_so: Callable[[], bool], what: str, meanwhile: Callable[[], None], timeout_s: float = STEP_TIMEOUT_S, poll_s: float = POLL_S
 ) -> None:
-    """Ask again and again; `meanwhile` is called each time. Failed after too long."""
+    """Check again and again; `meanwhile` is called each time. Failed after too long."""
     deadline = time.monotonic() + timeout_s
     while not is_so():
         meanwhile()

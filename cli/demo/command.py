@@ -50,11 +50,11 @@ WINDOW = 400
 PAGE = Path("build/demo/lag.html")
 SPARK_TIMEOUT_S = 120.0
 QUIET_S = 20.0
-"""A message that has not come that long after the last one is given up."""
+"""The demo no longer waits for a message that has not arrived this long after the last one."""
 DRAINED = 20_000
-"""Messages on the queue when the cluster leaves, at least."""
+"""The least number of messages on the queue when the cluster leaves."""
 SLOWEST_PER_S = 500
-"""A machine that moves fewer messages than this is taken to be stuck."""
+"""A machine that moves fewer messages than this counts as stuck."""
 
 
 class Demo:
@@ -87,15 +87,15 @@ class Demo:
         self.screen = Screen(self.whole)
         self.sending = False
         self.failover = self.switchover = (0.0, 0.0)
-        """When they began, and when both clients went on, in seconds of the monotonic clock."""
+        """When each began, and when both clients continued, in seconds of the monotonic clock."""
         self.catch_up_s = 0.0
         self.connections: list[dict[str, Any]] = []
-        """Those of the last primary while the clients were there."""
+        """The connections of the last primary while the clients were connected."""
 
     # ---- the steps
 
     def run(self) -> int:
-        """All of it. Returns the exit status; Failed when a step could not be done."""
+        """Run all steps. Returns the exit status; Failed if a step could not be done."""
         self._start()
         self._begin_to_send()
         self._wait(lambda: self._figures()["accepted"] >= self.whole // 2, "half of the messages accepted", whole=True)
@@ -131,7 +131,7 @@ class Demo:
         self.screen.say("a producer sends each line as a message, a consumer takes them")
 
     def _kill(self) -> str:
-        """kill -9 of the primary, until both clients go on with another. Returns the killed broker's address."""
+        """kill -9 of the primary; wait until both clients continue with another one. Returns the killed broker's address."""
         address = self.cluster.primary()
         if not address:
             raise Failed("half-way no broker is active, though none was killed yet")
@@ -151,7 +151,7 @@ class Demo:
         self.screen.say(f"{address} was started again, and has caught up")
 
     def _switch_over(self) -> None:
-        """Hand over as planned, until both clients go on with the new primary."""
+        """Make a planned switchover; wait until both clients continue with the new primary."""
         old, before, begin = self.cluster.primary(), self._opened(), time.monotonic()
         self.cluster.ask("qpid-ha", "switchover")
         self._wait(lambda: self._gone_on(before), "both clients being served by the new primary")
@@ -170,7 +170,7 @@ class Demo:
         return found[0]
 
     def _finish(self) -> Report:
-        """Let the rest flow, and end both clients. Returns what became of the messages."""
+        """Let the remaining messages arrive, and end both clients. Returns the report about the messages."""
         report = self.work.finish(timeout_s=QUIET_S, empty=self._queue_is_empty, meanwhile=self._meanwhile)
         self.sending = False
         self.screen.say("the producer has sent everything, and the consumer has taken what there is")
@@ -180,7 +180,7 @@ class Demo:
         return self._depth(self.cluster.url) == 0
 
     def _drain(self) -> tuple[str, str]:
-        """Let the cluster leave. Returns what came of it, and what is wrong with that."""
+        """Let the cluster leave. Returns the result, and what is wrong with it; "" if nothing is."""
         say, cluster = self.screen.say, self.cluster
         self.filling.open()
         self._wait(lambda: self.filling.accepted >= DRAINED, f"{DRAINED:,} messages accepted", whole=True)
@@ -200,7 +200,7 @@ class Demo:
         return told, "" if whole else f"the cluster was not drained: {told}"
 
     def _depth(self, url: str) -> int:
-        """How many messages are on the queue of this broker or cluster."""
+        """The number of messages on the queue of this broker or cluster."""
         answer = self.cluster.ask("qpid-stat", "-q", QUEUE, "-b", url, "--format", "json")
         return sum(item["messages"] for item in json.loads(answer))
 
@@ -229,7 +229,8 @@ class Demo:
     # ---- while waiting
 
     def _wait(self, is_so: Callable[[], bool], what: str, *, whole: bool = False) -> None:
-        """Wait for it, showing how far it is; `whole`: for as long as all messages may take. Failed when a process has ended."""
+        """Wait until it is so, and show the progress; `whole`: for as long as all messages may take. Failed if a process has
+        ended."""
         timeout_s = STEP_TIMEOUT_S + (self.whole / SLOWEST_PER_S if whole else 0)
         wait_until(is_so, what, self._meanwhile, timeout_s=timeout_s)
 
@@ -242,14 +243,14 @@ class Demo:
             self.screen.show(self._figures())
 
     def _figures(self) -> dict[str, int]:
-        """How far the clients are."""
+        """The progress of the clients."""
         return {"accepted": self.work.accepted, "received": self.work.received}
 
     def _opened(self) -> list[int]:
         return [client.opened for client in self.work.clients]
 
     def _gone_on(self, before: list[int]) -> bool:
-        """Whether both clients have since found a broker again, and messages flow."""
+        """Whether both clients have since connected to a broker again, and messages arrive."""
         return all(client.opened > was and client.here > 0 for client, was in zip(self.work.clients, before, strict=True))
 
     # ---- at the end
@@ -277,7 +278,7 @@ class Demo:
         ]
 
     def _faults(self, report: Report) -> list[str]:
-        """What must not be, a line each."""
+        """The faults of the run, one text for each."""
         faults = [*report.faults(), *unsecured(self.connections)]
         if not report.measures.drained and not report.lost:
             faults.append(
@@ -288,7 +289,7 @@ class Demo:
         return faults
 
     def commands(self) -> str:
-        """What can be done with a cluster that was left running."""
+        """The text about a cluster that was left running, with commands for it."""
         primary = self.cluster.primary()
 
         def line(*words: str) -> str:
@@ -313,25 +314,25 @@ class Demo:
         )
 
     def stop(self, *, leave_cluster: bool = False) -> None:
-        """Stop what runs."""
+        """Stop all running processes."""
         self.work.close()
         self.filling.close()
         if not leave_cluster:
             self.cluster.stop()
 
     def tails(self) -> str:
-        """The last lines of every log."""
+        """The last lines of all logs."""
         found = [(process.name, process.tail()) for process in self.cluster.processes]
         return "\n".join(f"  {name}: {line}" for name, lines in found for line in lines)
 
 
 def encrypted(connections: Sequence[Mapping[str, Any]]) -> int:
-    """How many of them are."""
+    """The number of encrypted connections."""
     return sum(bool(one["encrypted"]) for one in connections)
 
 
 def logins(connections: Sequence[Mapping[str, Any]]) -> str:
-    """Who has logged in how, and how often."""
+    """The users with their mechanisms of login, and how often each occurs."""
     found = Counter((one["user"].partition("@")[0], one["mechanism"], bool(one["certificate"])) for one in connections)
     by_how: dict[str, list[str]] = {}
     for (user, mechanism, certified), count in sorted(found.items()):
@@ -341,7 +342,7 @@ def logins(connections: Sequence[Mapping[str, Any]]) -> str:
 
 
 def unsecured(connections: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What is wrong with how they came in, a line each."""
+    """What is wrong with how the connections are secured, one text for each fault."""
     faults = [f"a connection of {one['user']} was not encrypted" for one in connections if not one["encrypted"]]
     faults += [
         f"{one['user']} logged in by {one['mechanism']}" for one in connections if not one["mechanism"].startswith("SCRAM")
@@ -351,19 +352,20 @@ def unsecured(connections: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def changes_shown(changes: list[dict[str, Any]]) -> str:
-    """The changes of primary in a report of the replication lag, in words."""
+    """The changes of primary in a report of the replication lag, as a text."""
     return ", ".join(f"a {change['kind']} with {change['gap_ms']:,.0f} ms" for change in changes)
 
 
 def changes_missed(changes: list[dict[str, Any]]) -> str:
-    """What the report should show after a kill and a switchover, and does not; empty when it shows both."""
+    """The changes that the report should show after a kill and a switchover, but does not; empty if it shows both."""
     kinds = {change["kind"] for change in changes}
     missed = [kind for kind in ("failover", "switchover") if kind not in kinds]
     return f"the page of the replication lag shows no {' and no '.join(missed)}, though there was one" if missed else ""
 
 
 def copy_telemetry(source: Path, target: Path) -> Path:
-    """What running brokers have written so far, as whole files: those still hidden are cut after the last whole line."""
+    """Copy the telemetry that running brokers have written so far, as complete files: hidden files are cut after the last
+    complete line."""
     target.mkdir()
     for path in source.glob("*.jsonl"):
         shutil.copy(path, target)
@@ -404,7 +406,7 @@ def main() -> int:
 
 
 def _clear_away(demo: Demo | None, folder: Path | None, status: int, *, keep: bool) -> None:
-    """Stop what runs, and be not disturbed; take the folder away unless somebody will want to look into it."""
+    """Stop what runs, without interruption by Ctrl-C. Remove the folder, unless somebody needs its contents."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     goes_on = demo is not None and keep and status == 0
     if demo is not None:

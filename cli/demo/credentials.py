@@ -1,11 +1,12 @@
-"""Who is who in the demo: an authority, a certificate for each broker, users with passwords, and the files that tell all of it.
+"""The identities of the demo: an authority, a certificate for each broker, users with passwords, and the files with all of
+them.
 
-Life: all files are made in the demo's folder before a process starts, and go with the folder. Each broker's certificate is bound
-to its address, so that it is that member of the cluster and no other. There is a user for each kind of part: the brokers among
-themselves, the resource manager, the clients, and who administers.
+Life: all files are made in the demo's folder before a process starts, and are deleted with the folder. Each broker's
+certificate is bound to its address, so it identifies exactly that member of the cluster. There is one user for each role: the
+brokers among themselves, the resource manager, the clients, and the administrator.
 
-Invariants: a private key, a password and the users' keys are written for their owner alone (0600); no password stands on a
-command line, in a text, or in more than one file.
+Invariants: private keys, passwords and the users' keys are in files that only their owner can access (0600); no password is
+on a command line, in a text, or in more than one file.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from broker.core import users
 BROKERS, MANAGER, CLIENT, OPERATOR = "brokers", "manager", "client", "operator"
 USERS = (BROKERS, MANAGER, CLIENT, OPERATOR)
 _DAYS = timedelta(days=7)
-"""A cluster that was left running is a toy."""
+"""The validity of the certificates: a cluster that was left running is only for trying things out."""
 _BOTH = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
 class Credentials:
-    """The files of a cluster of brokers at these addresses, `IP:port`, and of `others` that are in no cluster with them."""
+    """The files of a cluster of brokers at these addresses, `IP:port`, and of `others` that are outside the cluster."""
 
     def __init__(self, folder: Path, addresses: Sequence[str], others: Sequence[str] = ()) -> None:
         self._folder = folder / "credentials"
@@ -61,14 +62,14 @@ class Credentials:
         return self._folder / f"{user}.password"
 
     def of_broker(self, number: int) -> list[str]:
-        """What the broker of the first, second, ... address is told."""
+        """The options of the broker of the first, second, ... address."""
         words = ["--ssl-certificate", self._certificate(number), "--ssl-key", self._key(number), "--ssl-ca-file", self.authority]
         words += ["--users", self.users, "--require-encryption", "yes"]
         words += ["--ha-username", BROKERS, "--ha-password-file", self.password_file(BROKERS)]
         return list(map(str, words))
 
     def of_manager(self) -> list[str]:
-        """What the resource manager is told, besides its URL."""
+        """The options of the resource manager, besides its URL."""
         return ["--ssl-ca-file", str(self.authority), "--password-file", str(self.password_file(MANAGER))]
 
     def _certificate(self, number: int) -> Path:
@@ -78,7 +79,7 @@ class Credentials:
         return self._folder / f"broker{number}.key"
 
     def _issue(self, addresses: Sequence[str]) -> None:
-        """The authority, whose key is kept nowhere, and what it signs."""
+        """Make the authority, whose key is not stored, and the certificates that it signs."""
         authority_key, authority = ec.generate_private_key(ec.SECP256R1()), _name("The demo's authority")
         builder = _begun(authority, authority, authority_key.public_key())
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -116,6 +117,6 @@ def _begun(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """A new file that only its owner may read."""
+    """Write a new file that only its owner may read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)

@@ -1,7 +1,7 @@
-"""What the demo shows: its story with the time before each line, how far it is, and a table at the end.
+"""The output of the demo: its story with the time before each line, its progress, and a table at the end.
 
-Invariants: what goes to a terminal fits its window, however narrow; what goes elsewhere holds no control characters. A figure is
-never cut: what has no room is left off, or stands on a line of its own.
+Invariants: output to a terminal fits its window, however narrow; other output has no control characters. A figure is never
+cut: one that does not fit is left out, or is on its own line.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from cli.output import filled
 
 LIVE_S, SPARSE_S = 0.2, 5.0
-"""How often it says how far it is: on a terminal, and elsewhere."""
+"""The interval between two lines of progress: on a terminal, and elsewhere."""
 INDENT = 10
 
 
 class Screen:
-    """The story, and below it how far it is: a line that is renewed on a terminal, elsewhere one every few seconds."""
+    """The story, and the progress below it: one line that is rewritten on a terminal; elsewhere, a new line every few
+    seconds."""
 
     def __init__(self, whole: int) -> None:
         self.whole = whole
@@ -30,16 +31,16 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """Columns to write in; more than enough where it is no terminal."""
+        """The usable columns; more than enough if the output is no terminal."""
         return shutil.get_terminal_size().columns - 1 if self._live else 130
 
     def say(self, text: str) -> None:
-        """A line of the story."""
+        """Print a line of the story."""
         self._wipe()
         print(wrapped(time.monotonic() - self.began, text, self.width), flush=True)
 
     def show(self, figures: Mapping[str, int]) -> None:
-        """How far it is, when it is time to say so."""
+        """Print the progress, if it is time for it."""
         now, received = time.monotonic(), figures["received"]
         since_s = now - self._shown_s
         if since_s < (LIVE_S if self._live else SPARSE_S):
@@ -58,7 +59,8 @@ class Screen:
 
 
 def progress(figures: Mapping[str, int], whole: int, rate: float, width: int) -> str:
-    """How far it is, in one line of at most `width` characters: the percentage first, because what does not fit is left off."""
+    """The progress in one line of at most `width` characters. The percentage is first, because figures that do not fit are
+    left out."""
     percent = min(100, 100 * figures["received"] // whole)
     parts = [f"{percent:3} %", *(f"{figures[name]:,} {name}" for name in ("accepted", "received")), f"{rate:,.0f}/s"]
     line = parts[0]
@@ -70,5 +72,5 @@ def progress(figures: Mapping[str, int], whole: int, rate: float, width: int) ->
 
 
 def wrapped(moment_s: float, text: str, width: int) -> str:
-    """A line of the demo's story, with the seconds since its start; a narrow window gets it in several lines."""
+    """A line of the demo's story, with the seconds since its start; in a narrow window it is split into several lines."""
     return filled(text, width, f"{moment_s:6.1f} s  ", " " * INDENT)

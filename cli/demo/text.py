@@ -1,4 +1,4 @@
-"""The text that the demo sends: which one it takes, how it is read, and which message carries which line.
+"""The text that the demo sends: which file it is, how it is read, and which message has which line.
 
 Message `n` carries line `n % len(lines)`, so the text is sent again and again until there are enough messages. Nothing here
 starts a process or looks at a clock."""
@@ -17,11 +17,11 @@ MAX_LINE_BYTES = 1 << 20
 
 
 class BadInput(Exception):
-    """The text cannot be sent. The text of this is one line for people."""
+    """The text cannot be sent. The message of the exception is one line for people."""
 
 
 def usual_texts() -> Iterable[Path]:
-    """Texts that a Debian machine has, the more telling ones first; the last comes with Python itself."""
+    """Texts on a Debian machine, the more interesting ones first; the last one comes with Python itself."""
     share = Path("/usr/share")
     yield share / "dict/words"
     yield from sorted(share.glob("perl/5.*/pod/perldiag.pod"))
@@ -31,7 +31,7 @@ def usual_texts() -> Iterable[Path]:
 
 
 def choose_text(wanted: str, candidates: Iterable[Path]) -> Path:
-    """The file that INPUT names, else the first of the candidates that is there. BadInput when there is none."""
+    """The file that INPUT names, else the first existing candidate. BadInput if there is none."""
     if wanted:
         return Path(wanted)
     for path in candidates:
@@ -41,7 +41,7 @@ def choose_text(wanted: str, candidates: Iterable[Path]) -> Path:
 
 
 def read_text(path: Path) -> bytes:
-    """The file's bytes. BadInput when it cannot be read, is empty or is more than the demo should hold in memory."""
+    """The file's bytes. BadInput if it cannot be read, is empty, or is too large for the demo to hold in memory."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_TEXT_BYTES + 1)
@@ -58,24 +58,25 @@ def read_text(path: Path) -> bytes:
 
 
 def split_lines(content: bytes) -> list[bytes]:
-    """Each line without its newline; other bytes stay what they are, whatever the encoding."""
+    """Each line without its newline; other bytes are unchanged, whatever the encoding."""
     lines = content.split(b"\n")
     return lines if lines[-1] else lines[:-1]
 
 
 def planned(lines: int, at_least: int = AT_LEAST) -> int:
-    """How many messages a text of so many lines makes: all of it, so often that there are at least that many."""
+    """The number of messages for a text of so many lines: the whole text, repeated until there are at least `at_least`
+    messages."""
     return lines * -(-at_least // lines)
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Messages that hold the lines of a text. Each process that needs them reads the file once."""
+    """Messages that contain the lines of a text. Each process that needs them reads the file once."""
 
     path: Path
 
     def body(self, stream: str, number: int) -> bytes:
-        """Of a message."""
+        """The body of a message."""
         return self._lines[number % len(self._lines)]
 
     @functools.cached_property

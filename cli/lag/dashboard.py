@@ -101,7 +101,7 @@ def _serve(asked: dict[str, Any], listen: str, port: int, names: frozenset[str],
     from spark_analytics.locations import is_remote
     from spark_analytics.requests import times_of
 
-    times_of(asked, int(time.time() * 1000))  # refused before anything is started
+    times_of(asked, int(time.time() * 1000))  # so that a wrong time is refused before anything starts
     if not is_remote(asked["path"]) and not Path(asked["path"]).exists():
         raise Refused(f"there is no folder {asked['path']}: give --input the folder that the brokers write telemetry to")
     if session.SUBMITTED not in os.environ:
@@ -120,7 +120,7 @@ def _serve(asked: dict[str, Any], listen: str, port: int, names: frozenset[str],
 
 
 async def _run(reactor: Any, asked: dict[str, Any], address: str, port: int, names: frozenset[str], refresh_s: float) -> None:
-    """Serve until the reactor is stopped; under spark-submit also until that ends, which tells nobody."""
+    """Serve until the reactor stops; under spark-submit also until spark-submit ends, because it sends no signal."""
     from twisted.internet.defer import Deferred
     from twisted.internet.error import CannotListenError
     from twisted.internet.task import LoopingCall

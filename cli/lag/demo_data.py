@@ -1,4 +1,4 @@
-"""`qpid-lag demo-data`: telemetry with known answers, of any size, and the answers."""
+"""`qpid-lag demo-data`: telemetry of any size with known answers, and the answers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def demo_data(directory: str, form: str, **asked: Any) -> None:
 
 
 def _shape(asked: dict[str, Any], now_ms: int) -> Any:
-    """What was asked for. Refused, or a usage error, when it cannot be."""
+    """The requested shape. Refused, or a usage error, if it is not possible."""
     from spark_analytics.demo_data import FEWEST_SLOTS, Shape
     from spark_analytics.errors import Refused
     from spark_analytics.times import MINUTE, parse_moment, parse_span
@@ -92,7 +92,7 @@ def _shape(asked: dict[str, Any], now_ms: int) -> Any:
 
 
 def _check_room(folder: Path, nbytes: int) -> None:
-    """Refused when the disk is too small: better known before the work than after."""
+    """Refused if the disk is too small. The check is before the work, not after it."""
     from spark_analytics.errors import Refused
 
     exists = next(parent for parent in (folder.resolve(), *folder.resolve().parents) if parent.exists())
@@ -104,7 +104,7 @@ def _check_room(folder: Path, nbytes: int) -> None:
         )
 
 
-# ---- what is printed
+# ---- the output
 
 
 def _amount(value: Any) -> str:

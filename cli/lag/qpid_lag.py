@@ -1,8 +1,8 @@
 """qpid-lag: replication lag over any span, summarised on Spark.
 
-A thin shell with a module for each command that needs Spark: they read options, check the folder before anything starts, and
-print. Spark is imported only when it is needed, so that `--help` is instant. Exit codes: 0 done, 1 refused (one line says why
-and what to do), 2 wrong usage.
+It only dispatches: each command that needs Spark has its own module. These modules read options, check the folder before
+anything starts, and print. Spark is imported only when it is needed, so that `--help` is fast. Exit codes: 0 done, 1 refused
+(one line says why and what to do), 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INTERRUPTED: Final = 130
 
 
 class _Commands(click.Group):
-    """The commands; what is wrong with how one was called is one line that says what to do."""
+    """The commands. A wrong call gets one line that says what to do."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """The command of that name."""
@@ -33,7 +33,8 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it; without the packages that Spark needs, say how to get them. Ctrl-C ends it, at any moment, in one line."""
+        """Run the command. If the packages that Spark needs are missing, say how to get them. Ctrl-C ends it at any moment,
+        with one line."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:

@@ -1,5 +1,5 @@
-"""What the commands of qpid-lag share: refusals in one line, progress on a terminal, options, where telemetry is read from, and
-files that appear whole.
+"""The shared parts of the commands of qpid-lag: refusals in one line, progress on a terminal, options, the source of
+telemetry, and files that are never visible incomplete.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ master = click.option("--master", metavar="URL", help="Spark master.  [default: 
 
 
 def refuse(text: str) -> NoReturn:
-    """Say why not, in one line, and end with 1."""
+    """Print the reason in one line, and exit with 1."""
     wipe()
     click.echo(f"qpid-lag: {' '.join(text.split())}", err=True)
     raise SystemExit(1)
@@ -36,7 +36,7 @@ _doing = [""]
 
 
 def progress(text: str) -> None:
-    """Say what goes on, on a terminal only, on one line that the end wipes out."""
+    """Print the current step, only on a terminal, on one line that is removed at the end."""
     _doing[0] = text
     if sys.stderr.isatty():
         click.echo(f"\r\033[K{text} ...", err=True, nl=False)
@@ -44,7 +44,7 @@ def progress(text: str) -> None:
 
 @contextmanager
 def bar(spark: SparkSession) -> Iterator[None]:
-    """Meanwhile, draw behind what goes on how much of Spark's running stages is done; on a terminal only."""
+    """While the context lasts, draw after the current step how much of Spark's running stages is done; only on a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -78,7 +78,7 @@ def _gauge(share: float) -> str:
 
 
 def gauge() -> Callable[[str, float], None]:
-    """Something to call with what goes on and what share of it is done, which draws that; on a terminal only."""
+    """A function that takes the current step and the share that is done, and draws both; only on a terminal."""
     drawn_s = 0.0
 
     def draw(text: str, share: float) -> None:
@@ -91,7 +91,7 @@ def gauge() -> Callable[[str, float], None]:
 
 
 def wipe() -> None:
-    """Take the progress line away."""
+    """Remove the progress line."""
     if sys.stderr.isatty():
         click.echo("\r\033[K", err=True, nl=False)
 
@@ -103,7 +103,7 @@ def _with(command: _Command, options: Sequence[Callable[[_Command], _Command]]) 
 
 
 def reads(command: _Command) -> _Command:
-    """The options that say where telemetry is read from."""
+    """The options for the source of telemetry."""
     options = [
         click.option("--input", "path", metavar="DIR", help="Folder of telemetry, or a URL that Spark can read (s3a://...)."),
         click.option("--kafka", metavar="SERVERS", help="Read from Kafka instead: host:port,..."),
@@ -113,7 +113,7 @@ def reads(command: _Command) -> _Command:
 
 
 def summarises(command: _Command) -> _Command:
-    """The options that say what is summarised, and against what."""
+    """The options for the scope of the summary and for the comparison."""
     options = [
         click.option(
             "--objective-ms",
@@ -137,7 +137,7 @@ def summarises(command: _Command) -> _Command:
 
 
 def kafka_of(path: str | None, servers: str | None, topic: str | None) -> Kafka | None:
-    """What to read from Kafka, None when it is a folder. A usage error unless it is exactly one of both."""
+    """The source in Kafka; None if the source is a folder. A usage error unless exactly one of both is given."""
     from spark_analytics.sources import Kafka
 
     if (path is None) == (servers is None):
@@ -152,7 +152,7 @@ def kafka_of(path: str | None, servers: str | None, topic: str | None) -> Kafka 
 
 
 def writable(name: str) -> Path:
-    """The path, if it can be written: better known before the work than after. Refused."""
+    """The path, if it can be written. The check is before the work, not after it. Refused."""
     from spark_analytics.errors import Refused
 
     path = Path(name)
@@ -162,7 +162,7 @@ def writable(name: str) -> Path:
 
 
 def put(path: Path, content: bytes) -> None:
-    """Written aside and renamed, so that nobody ever sees half of it. Refused."""
+    """Write under another name and rename, so that no reader sees an incomplete file. Refused."""
     from spark_analytics.errors import Refused
 
     aside = path.with_name(f".{path.name}.part")

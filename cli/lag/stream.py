@@ -1,7 +1,8 @@
 """`qpid-lag stream`: follow telemetry as it is written, into a folder that `summarise` and `dashboard` read.
 
-The main thread watches: it prints a line for each batch, and compares the wall clock with when each backup was last heard, since
-a cluster from which nothing comes starts no batch. A signal lets the batch that runs finish, and then ends the command with 0.
+The main thread watches: it prints a line for each batch, and compares the wall clock with the last time of each backup,
+because a cluster that sends nothing starts no batch. A signal lets the current batch finish, and then ends the command with
+0.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def _run(asked: Streaming, master: str | None) -> None:
 
 
 class _Watch:
-    """What is printed while the stream runs; `batch` is called from the query's own thread."""
+    """The output while the stream runs; `batch` is called from the query's own thread."""
 
     def __init__(self, asked: Streaming) -> None:
         self._asked = asked
@@ -125,13 +126,13 @@ class _Watch:
         self._limit_ms = max(_SILENT_AFTER_MS, 3 * asked.trigger_ms)
 
     def batch(self, done: Any) -> None:
-        """Say what a batch brought."""
+        """Print the result of a batch."""
         self._last = done
         age = "" if done.newest_ms is None else f", newest {_age(done.newest_ms)} old"
         click.echo(f"batch {done.batch}: {done.lines:,} lines, {done.total:,} in all{age}", err=True)
 
     def look(self) -> None:
-        """Say of each backup when it falls silent, and when it is heard again; only while following."""
+        """Print when a backup falls silent, and when it is heard again; only while following."""
         if self._last is None or self._asked.available_now:
             return
         now_ms = time.time() * 1000
@@ -145,7 +146,7 @@ class _Watch:
                 click.echo(f"heard again: {backup}", err=True)
 
     def said(self) -> str:
-        """How far it came."""
+        """The progress of the stream, as a text."""
         return f"batch {self._last.batch}, {self._last.total:,} lines in all" if self._last else "no batch"
 
 

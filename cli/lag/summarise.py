@@ -66,7 +66,7 @@ def summarise(kafka: str | None, topic: str | None, output: str | None, form: st
 
 
 def _report(asked: dict[str, Any], topics: Kafka | None, url: str | None) -> dict[str, Any]:
-    """The report; its page is written to the URL while there is a Spark that can."""
+    """The report. Its page is written to the URL while Spark runs, because Spark writes it."""
     from spark_analytics import locations, session
     from spark_analytics.dashboard.page import render as rendered
     from spark_analytics.jobs.summarise import summarise

@@ -1,9 +1,9 @@
-"""The child process that makes reports with Spark, and the board that shows them, kept together.
+"""The child process that makes reports with Spark, and the board that shows them.
 
-Life of a `Supervisor`: it starts the child, asks it for a report, and puts what comes on the board; `refresh_s` after the answer
-(not after the question: Spark is never asked to hurry) it asks again. A refusal is told on the board, and asked again. A child
-that ends, or answers nonsense, is told on the board and replaced, at first after RESTART_S, then more and more slowly. `stop`
-ends the child and waits for that.
+Life of a `Supervisor`: it starts the child, requests a report, and puts the result on the board. It requests the next one
+`refresh_s` after the answer, not after the request, so that requests never pile up. The board shows a refusal, and the
+request is repeated. If a child ends or sends an invalid answer, the board shows it, and a new child is started: at first
+after RESTART_S, then after longer and longer times. `stop` ends the child and waits for its end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMMAND: Final = (sys.executable, "-m", "spark_analytics.worker")
 
 
 class Supervisor:
-    """See the module. `command` is the child's; the tests give it others."""
+    """See the module. `command` is the child's command; the tests use other ones."""
 
     def __init__(
         self, reactor: Any, board: Board, asked: dict[str, Any], *, refresh_s: float, command: tuple[str, ...] = COMMAND
@@ -43,7 +43,7 @@ class Supervisor:
         self._stopping: Deferred[None] | None = None
 
     def start(self) -> None:
-        """Start the child, and ask it."""
+        """Start the child; it gets a request as soon as it runs."""
         self._child = _Child(self)
         self._reactor.spawnProcess(self._child, self._command[0], self._command, env=None, childFDs={0: "w", 1: "r", 2: 2})
 
@@ -59,14 +59,14 @@ class Supervisor:
             self._timer = self._reactor.callLater(END_S, self._child.end, "KILL")
         return self._stopping
 
-    # ---- what the child tells
+    # ---- events of the child
 
     def connected(self) -> None:
-        """The child runs."""
+        """The child runs: send a request."""
         self._ask()
 
     def told(self, line: bytes) -> None:
-        """One line of its answer."""
+        """The child has sent one line."""
         try:
             answer = json.loads(line)
             if "report" in answer:
@@ -80,7 +80,7 @@ class Supervisor:
             else:
                 self._board.doing(str(answer["progress"]))
                 return
-        except Exception as error:  # whatever a child says, the page stays
+        except Exception as error:  # the page stays after any answer of a child
             self._board.trouble(f"The summary could not be shown: {type(error).__name__}. Spark is started again.")
             if self._child is not None:
                 self._child.end("KILL")
@@ -88,7 +88,7 @@ class Supervisor:
         self._timer = self._reactor.callLater(self._refresh_s, self._ask)
 
     def ended(self, how: str) -> None:
-        """The child is gone."""
+        """The child has ended."""
         self._child = None
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
@@ -106,7 +106,7 @@ class Supervisor:
 
 
 class _Child(ProcessProtocol):
-    """Its lines, and its end."""
+    """The lines of the child, and its end."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
@@ -129,7 +129,7 @@ class _Child(ProcessProtocol):
             self.end("KILL")
 
     def end(self, signal: str) -> None:
-        """Send it a signal, if it is there."""
+        """Send the child a signal, if it runs."""
         if self.transport is not None:
             with suppress(ProcessExitedAlready):
                 self.transport.signalProcess(signal)

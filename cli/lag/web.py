@@ -1,10 +1,10 @@
 """The dashboard's pages over HTTP, for browsers on this machine.
 
-`Board` holds what is shown: the last report, and what went wrong since. Each change has a new tag, which is the ETag too. A
-browser gets the page with the newest report in it, and then asks `/report?after=TAG`: that answer waits until there is something
-newer, or HOLD_S has passed. Prometheus gets `/metrics`.
+`Board` holds the shown data: the last report, and the problem since then, if any. Each change has a new tag, which is also
+the ETag. A browser gets the page with the newest report in it, and then requests `/report?after=TAG`. That answer waits until
+there is a change, or until HOLD_S has passed. Prometheus gets `/metrics`.
 
-Nobody else gets an answer: a Host header that is a name of somebody's (a page elsewhere whose name was made to point here) is
+Other requests get no data. A Host header with a foreign name (of a page elsewhere whose name was made to point here) is
 refused, other origins may read nothing, and requests, viewers and connections are bounded.
 """
 
@@ -39,7 +39,7 @@ _HEADERS: Final = {
 
 
 class Board:
-    """What is shown. `report` and `trouble` change it; `changed` tells when it has been changed."""
+    """The shown data. `report`, `trouble` and `doing` change it; `changed` fires at a change."""
 
     def __init__(self) -> None:
         self._run = secrets.token_hex(4)
@@ -53,30 +53,30 @@ class Board:
 
     @property
     def tag(self) -> str:
-        """Names what is shown now: the run of the server, the report, the change."""
+        """The name of the shown data: the run of the server, the report, the change."""
         return f"{self._run}-{self._reports}-{self._changes}"
 
     def report(self, report: dict[str, Any]) -> None:
-        """Show a new report; what was wrong is no more."""
+        """Show a new report; an earlier problem is over."""
         self._report = report
         self._reports += 1
         self.problem = ""
         self._tell()
 
     def trouble(self, problem: str) -> None:
-        """Say what is wrong, and keep the last report."""
+        """Show a problem, and keep the last report."""
         if problem != self.problem:
             self.problem = problem
             self._tell()
 
     def doing(self, what: str) -> None:
-        """Say how far the first report is; later ones come without anybody having to wait for them."""
+        """Show the progress of the first report; later reports need none, because nobody waits for them."""
         if self._report is None and what != self._doing:
             self._doing = what
             self._tell()
 
     def page(self) -> bytes:
-        """The whole page, with what is shown now in it."""
+        """The complete page, with the current data in it."""
         if self._page[0] != self.tag:
             made = page.render(self._report, live="/report", problem=self.problem, doing=self._doing, tag=self.tag)
             self._page = self.tag, made.encode()
@@ -87,7 +87,7 @@ class Board:
         return metrics.render(self._report).encode()
 
     def news(self, after: str) -> bytes:
-        """What is shown now as JSON, for somebody who has `after`: the report only if that has another one."""
+        """The current data as JSON for a browser that has the tag `after`; the report only if `after` has another one."""
         same = after.rpartition("-")[0] == self.tag.rpartition("-")[0]
         if same not in self._news:
             report = page.drawn(self._report) if self._report and not same else None
@@ -97,11 +97,11 @@ class Board:
 
     @property
     def waiting(self) -> int:
-        """How many wait for a change."""
+        """The number of requests that wait for a change."""
         return len(self._waiting)
 
     def changed(self) -> Deferred[None]:
-        """Fires at the next change; cancel it to wait no longer."""
+        """Fires at the next change; cancel it to stop waiting."""
         waiter: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiter)
         return waiter
@@ -205,7 +205,7 @@ class _Request(server.Request):
 
 
 class Site(server.Site):
-    """The pages of one board. `names` are those under which it may be asked for, besides localhost and addresses."""
+    """The pages of one board. `names` are the host names under which it answers, besides localhost and addresses."""
 
     requestFactory = _Request
     displayTracebacks = False
@@ -219,7 +219,7 @@ class Site(server.Site):
         self._names = names
 
     def getResourceFor(self, request: server.Request) -> resource.IResource:
-        """Whoever asks for a name that is not ours gets nothing of ours."""
+        """The page of the request; a refusal if its Host header is a foreign name, or if there is no such page."""
         for name, value in _HEADERS.items():
             request.setHeader(name, value)
         if not self._ours(request.getHeader(b"host")):
@@ -245,9 +245,9 @@ class Site(server.Site):
             return False
 
     def log(self, request: http.Request) -> None:
-        """Nobody reads a log of who looked."""
+        """There is no access log."""
 
 
 def bounded(site: Site) -> ThrottlingFactory:
-    """The site, for MAX_CONNECTIONS at once: more wait until one ends."""
+    """The site with at most MAX_CONNECTIONS at once: further connections wait until one ends."""
     return ThrottlingFactory(site, maxConnectionCount=MAX_CONNECTIONS)
