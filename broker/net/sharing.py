@@ -1,4 +1,5 @@
-"""What costs much and brings no message waits for its part of a reactor's turn: what ports and TLS know of that.
+"""Expensive work that brings no message (accepting sockets, TLS handshakes) waits for its share of a reactor's turn. This
+module has the interfaces that ports and TLS use for it.
 
 `broker.sessions.share` divides the turns.
 """
@@ -9,24 +10,24 @@ from typing import Protocol
 
 
 class Work(Protocol):
-    """What has work to be done: a port with sockets to accept, or a TLS handshake."""
+    """A user of a share, with work to do: a port with sockets to accept, or a TLS handshake."""
 
     def go_on(self) -> bool:
-        """Do a piece of it. Returns whether there is more."""
+        """Do a piece of the work. Returns whether there is more."""
 
 
 class Share(Protocol):
-    """Where work waits for its turn (`broker.sessions.share`)."""
+    """The share of a turn for such work, and the queue of work that waits (`broker.sessions.share`)."""
 
     @property
     def is_left(self) -> bool:
         """Whether this turn has time for it."""
 
     def spent(self, seconds: float) -> None:
-        """So much was taken."""
+        """The work has used this time."""
 
     def later(self, work: Work) -> None:
-        """Have it go on in a later turn."""
+        """Let the work continue in a later turn."""
 
     def forget(self, work: Work) -> None:
-        """It waits no more."""
+        """The work no longer waits."""

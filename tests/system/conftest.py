@@ -1,4 +1,4 @@
-"""What tests with real processes share beyond one module."""
+"""Fixtures of tests with real processes that several modules share."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
-"""`python -m tests.system.drains`: scale down again and again, while everybody is killed at random (`make drains`).
+"""`python -m tests.system.drains`: scale down again and again, while all processes are killed at random (`make drains`).
 
-Life of a run: a broker by itself has its store in a folder; a cluster of three takes what is on it. Round after round the broker
-gets messages, and is not wanted any more. In every other round it runs on and is drained by `qpid-drain --from`; else it is
-stopped, and `qpid-scaledown` drains its store. Meanwhile the drainer, the source (the broker, or the drain on its store), the
-target's primary and the controller are killed, each after a random time; what is killed is started again. Between two kills the
-target's disks are full for a moment, or the network between the drainer and the target stands still or is cut. Now and then the
-broker is wanted again in the middle of it: its drain is called off. When there were enough kills the last round comes to its end.
+Life of a run: a single broker has its store in a folder, and a cluster of three takes its messages. In each round the broker
+gets messages, and then is no longer wanted. In every other round it continues to run and is drained by `qpid-drain --from`;
+otherwise it is stopped, and `qpid-scaledown` drains its store. Meanwhile the drainer, the source (the broker, or the drain on
+its store), the target's primary and the controller are killed, each after a random time, and started again. Between two kills
+the target's disks are full for a moment, or the network between the drainer and the target stands still or is cut. Sometimes
+the broker is wanted again in the middle of a drain: the drain is cancelled. After enough kills the last round is completed.
 
-A consumer takes what comes to the target all the while, or, without one, everything is taken at the end, and `cli.verify`'s
-checker draws up the account: none lost, none repeated, all in their order. A message whose acceptance the primary had not
-confirmed when it was killed may come to that consumer again; each time beyond that would be the drain's.
+A consumer takes the messages from the target all the time; without a consumer, all messages are taken at the end. Then the
+checker of `cli.verify` compares the accounts: no message is lost, none is repeated, all are in order. One repetition is
+allowed: a message whose acceptance was not confirmed when the primary was killed may reach that consumer again. Any other
+repetition is a fault of the drain.
 """
 
 from __future__ import annotations

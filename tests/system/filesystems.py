@@ -1,11 +1,12 @@
-"""File systems of a test's own, mounted below its folder: small ones that fill up, disks that lose power or stop taking writes.
+"""File systems for one test, mounted below its folder: small ones that fill up, disks that lose power or stop accepting
+writes.
 
-Life of each: made and mounted at the beginning of its context, spoilt by the test, taken down at the end, whatever happened; its
-loop device goes with its mount. A process that still has files open there only delays that.
+Life of each: it is made and mounted at the beginning of its context, damaged by the test, and removed at the end in any case.
+Its loop device is released with its mount. A process with open files there only delays this.
 
-A `Disk` is ext4 on a loop device. `lose_power` shuts it down without a flush (the ioctl EXT4_IOC_SHUTDOWN, made for tests like
-these): what was synced is there after `repair`, what was not is lost. A disk may be given less backing than it has size: then
-writes succeed and their sync fails, as with a thin volume whose pool is used up.
+A `Disk` is ext4 on a loop device. `lose_power` shuts it down without a flush (the ioctl EXT4_IOC_SHUTDOWN, made for such
+tests): after `repair`, synced data is there, and other data is lost. A disk may have less backing space than its size: then
+writes succeed and their sync fails, as on a thin volume whose pool is full.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Real broker processes on loopback, for tests that kill them.
 
-Life of a `Cluster`: free ports are taken, brokers started with stores below one folder, waited for by asking them, killed
-and restarted at will; leaving the context stops every process that it started, by its id. Nothing sleeps in hope: `eventually`
-asks until the answer is right or a deadline has passed, and then says what the last answer was.
+Life of a `Cluster`: it takes free ports, starts brokers with stores below one folder, and waits until they answer. A test
+kills and restarts them. Leaving the context stops every process that it started, by its id. No test sleeps for a fixed time:
+`eventually` asks until the answer is right or a deadline has passed, and then reports the last answer.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ T = TypeVar("T")
 Request = tuple[str, str, str, dict[str, Any]]
 """Operation, type, name and body of a management request."""
 START_S = 120.0
-"""How long to wait for what takes a moment on a machine that has nothing else to do; it matters only when a test fails."""
+"""How long to wait for actions that take a moment on an idle machine; the value matters only when a test fails."""
 _SIGNS_OF_A_FAULT = ("Traceback", "Unhandled", "AssertionError", "critical")
 
 
 class Refused(Exception):
-    """A management request got this status and text."""
+    """A management request was refused, with this status and text."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status} {text}")
@@ -49,12 +49,12 @@ class Refused(Exception):
 
 
 class NoPrimary(Exception):
-    """No broker of the cluster says that it is active."""
+    """No broker of the cluster reports that it is active."""
 
 
 def eventually(ask: Callable[[], T], wanted: Callable[[T], bool], what: str, timeout_s: float = START_S) -> T:
-    """Ask until the answer is wanted, less often the longer it takes: what is asked needs the processor for other things.
-    AssertionError with the last answer when it does not come in time."""
+    """Ask until the answer is wanted. The interval grows, because the brokers need the processor too. AssertionError with the
+    last answer if the wanted one does not come in time."""
     began, last = time.monotonic(), "none"
     while (waited := time.monotonic() - began) < timeout_s:
         try:
@@ -70,15 +70,15 @@ def eventually(ask: Callable[[], T], wanted: Callable[[T], bool], what: str, tim
 
 @functools.cache
 def ports_of(worker: int, workers: int) -> Iterator[int]:
-    """The ports that this process tries, each of them once before any of them again."""
+    """The ports that this process tries; all of them are tried before one is repeated."""
     end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     own = range(10_000 + worker, max(end, 20_000), workers)
     return itertools.cycle(random.sample(own, len(own)))
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports of loopback, none that an outgoing connection could be given while its broker is dead, or that another
-    worker of the same run takes, or that this one was given lately and may not listen on yet."""
+    """Free ports of loopback. No outgoing connection can get one of them while its broker is down, no other worker of the
+    same run takes them, and this worker has not used them lately, because such a port may not be ready to listen again."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % workers
     found: list[int] = []
@@ -91,10 +91,10 @@ def free_ports(count: int) -> list[int]:
 
 
 def spawn(log_file: Path, command: str, *words: str) -> Forked:
-    """One of our commands (qpidd, ...) as a process that writes to `log_file`, in the network namespace of this thread.
+    """Start one of our commands (qpidd, ...) as a process that writes to `log_file`, in the network namespace of this thread.
 
-    It is forked from a process that has its modules loaded (`tests.cli.zygote`): that takes a few hundredths of a second of
-    processor time, an interpreter of its own half a second.
+    It is forked from a process that has its modules loaded (`tests.cli.zygote`): this takes a few hundredths of a second of
+    processor time; a new interpreter takes half a second.
     """
     with log_file.open("ab") as log:
         return Forked(MODULES[command], command, words, log.fileno(), log.fileno())
@@ -104,20 +104,21 @@ class AdminConnection(BlockingConnection):
     """An administrative connection, which a backup accepts too."""
 
     def on_transport_tail_closed(self, event: Any) -> None:
-        """Notice a dead broker while closing, too: proton's own then waits all its time for that one's answer."""
+        """Notice a dead broker also while closing. Without this, proton waits for the broker's answer until the timeout."""
         super().on_transport_tail_closed(event)
         self.disconnected = self.disconnected or True
 
 
 def admin(address: str, timeout_s: float = 5.0) -> AdminConnection:
-    """Open one."""
+    """Open an administrative connection."""
     return AdminConnection(address, timeout=timeout_s, properties={symbol("qpid.ha-admin"): True})
 
 
 class Asker:
-    """Asks one broker over one connection, which is made when it is needed first, and again when it was lost.
+    """Asks one broker over one connection, which is made when it is first needed, and again after it was lost.
 
-    To connect takes both sides four times as long as to ask: this is for whoever asks again and again."""
+    A new connection costs both sides four times as much as a request, so this is for callers that ask many times.
+    """
 
     def __init__(self, address: str, timeout_s: float = 10.0) -> None:
         self._address = address
@@ -126,7 +127,7 @@ class Asker:
         self._client: Any = None
 
     def ask(self, operation: str, kind: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        """One management request; Refused when the status is not 2xx."""
+        """Make one management request; Refused if the status is not 2xx."""
         try:
             if self._connection is None:
                 self._connection = admin(self._address, self._timeout_s)
@@ -142,7 +143,7 @@ class Asker:
         return dict(reply.body)
 
     def close(self) -> None:
-        """End the connection. A broker that has gone, or stands still, need not say goodbye."""
+        """End the connection. Errors are ignored, because the broker may have ended, or be stopped."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(ProtonException, OSError):
@@ -150,9 +151,10 @@ class Asker:
 
 
 def ask_all(address: str, *requests: Request, timeout_s: float = 10.0) -> list[dict[str, Any]]:
-    """Management requests to the broker at `address`, one after the other over one connection.
+    """Make management requests to the broker at `address`, one after the other over one connection.
 
-    Refused when the status of one is not 2xx."""
+    Refused if the status of one is not 2xx.
+    """
     with contextlib.closing(Asker(address, timeout_s)) as asker:
         return [asker.ask(*request) for request in requests]
 
@@ -160,14 +162,14 @@ def ask_all(address: str, *requests: Request, timeout_s: float = 10.0) -> list[d
 def ask(
     address: str, operation: str, kind: str, name: str = "", body: dict[str, Any] | None = None, timeout_s: float = 10.0
 ) -> dict[str, Any]:
-    """One management request to the broker at `address`; Refused when the status is not 2xx."""
+    """Make one management request to the broker at `address`; Refused if the status is not 2xx."""
     return ask_all(address, (operation, kind, name, body or {}), timeout_s=timeout_s)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a broker runs: its IP address, the context (a network namespace, say) in which it is started, and its port, 0 for any
-    that is free."""
+    """The place of a broker: its IP address, the context (for example a network namespace) in which it is started, and its
+    port, 0 for any free one."""
 
     host: str = "127.0.0.1"
     inside: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
@@ -178,7 +180,7 @@ LOOPBACK = Place()
 
 
 class BrokerProcess:
-    """One qpidd process and its store, through all its lives."""
+    """One qpidd process and its store, over all its restarts."""
 
     def __init__(self, folder: Path, port: int, options: list[str], place: Place = LOOPBACK) -> None:
         self.store = folder / "store"
@@ -186,7 +188,7 @@ class BrokerProcess:
         self.place = place
         self.address = f"{place.host}:{port}"
         self.url = self.address
-        """Where clients go."""
+        """The address for clients."""
         self.options = options
         self.process: Forked | subprocess.Popen[bytes] | None = None
         self._logged_before = 0
@@ -194,7 +196,7 @@ class BrokerProcess:
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
-        """Start the process; it may take a moment until it answers."""
+        """Start the process; it does not answer at once."""
         assert self.process is None or self.process.poll() is not None, "it runs already"
         self._logged_before = self.log_file.stat().st_size if self.log_file.exists() else 0
         own = ["--port", str(self.port), "--data-dir", str(self.store), "--log-enable", "info+"]
@@ -205,7 +207,7 @@ class BrokerProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the process lives (perhaps paused)."""
+        """Whether the process exists (it may be stopped by a signal)."""
         return self.process is not None and self.process.poll() is None
 
     def signal(self, number: int) -> None:
@@ -214,7 +216,7 @@ class BrokerProcess:
         os.kill(self.process.pid, number)
 
     def freeze(self) -> None:
-        """SIGSTOP, and wait until each of its threads stands still: one that is in a sync ends that first."""
+        """Send SIGSTOP, and wait until all its threads are stopped: a thread in a sync first ends the sync."""
         self.signal(signal.SIGSTOP)
         assert self.process is not None
         tasks = Path(f"/proc/{self.process.pid}/task")
@@ -230,7 +232,7 @@ class BrokerProcess:
         shutil.rmtree(self.store)
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """kill -9, and wait until it has ended."""
         if self.running:
             assert self.process is not None
             self.signal(signal.SIGKILL)
@@ -245,7 +247,7 @@ class BrokerProcess:
         return self.process.wait(START_S)
 
     def status(self) -> dict[str, Any]:
-        """What the broker says of itself and its cluster."""
+        """The broker's report of itself and its cluster."""
         return dict(ask(self.address, "QUERY", "ha")["items"][0])
 
     def state(self) -> str:
@@ -257,22 +259,22 @@ class BrokerProcess:
         self.wait_until("status", lambda state: state in states, f"being {' or '.join(states)}", timeout_s)
 
     def wait_until(self, key: str, wanted: Callable[[Any], bool], what: str, timeout_s: float = START_S) -> None:
-        """Wait until the broker says of itself, under this key, what is wanted."""
+        """Wait until the broker reports a wanted value under this key."""
         with contextlib.closing(Asker(self.address)) as asker:
             eventually(lambda: asker.ask("QUERY", "ha", "", {})["items"][0][key], wanted, f"{self.address} {what}", timeout_s)
 
     def log(self) -> str:
-        """What it has written to stderr."""
+        """The text that it has written to stderr."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def has_joined(self) -> bool:
-        """Whether it has said, since it was last started, that it is ready or active: cheaper than asking it."""
+        """Whether it has logged, since its last start, that it is ready or active: cheaper than a request."""
         with self.log_file.open("rb") as log:
             log.seek(self._logged_before)
             return b" ready in epoch " in (said := log.read()) or b" active in epoch " in said
 
     def queue(self, name: str) -> dict[str, Any]:
-        """The attributes of a queue as this broker has them."""
+        """The attributes of a queue on this broker."""
         return dict(ask(self.address, "QUERY", "queue", name)["items"][0])
 
     def create(self, kind: str, name: str, **attributes: Any) -> None:
@@ -280,7 +282,8 @@ class BrokerProcess:
         ask(self.address, "CREATE", kind, name, attributes)
 
     def check_log(self) -> None:
-        """AssertionError when the log tells of a fault of ours: whatever happens to a broker, it has a sentence for it."""
+        """AssertionError if the log shows an error of the software: whatever happens to a broker, it must report it in a
+        sentence."""
         lines = self.log().splitlines()
         for number, line in enumerate(lines):
             if any(sign in line for sign in _SIGNS_OF_A_FAULT):
@@ -290,7 +293,7 @@ class BrokerProcess:
 
 
 class Cluster:
-    """Brokers that know one another."""
+    """Brokers that know each other."""
 
     def __init__(
         self,
@@ -323,7 +326,7 @@ class Cluster:
             broker.wait_for("joining", "catchup", "ready", "active")
 
     def promote(self, broker: BrokerProcess, timeout_s: float = START_S) -> dict[str, Any]:
-        """Ask until this broker is primary."""
+        """Ask until this broker is the primary."""
         return eventually(
             lambda: ask(broker.address, "PROMOTE", "ha", body={"reason": "test"}),
             bool,
@@ -332,8 +335,8 @@ class Cluster:
         )
 
     def succeed(self, reason: str = "test") -> BrokerProcess:
-        """Have any of the brokers that run promoted, after the primary's end: which of them have all that a majority has
-        accepted, and can be elected, nobody knows who has not asked them."""
+        """Promote any running broker, after the end of the primary. Only a request shows which brokers have everything that a
+        majority has accepted, and can be elected."""
         asked = {"reason": reason}
 
         def successor() -> BrokerProcess:
@@ -351,12 +354,12 @@ class Cluster:
         return eventually(successor, lambda _: True, "another primary")
 
     def level(self, broker: BrokerProcess) -> None:
-        """Wait until this broker has applied what the primary has: it is on its disk, too."""
+        """Wait until this broker has applied the primary's last batch; then the batch is also on its disk."""
         last = self.primary().status()["lastIndex"]
         broker.wait_until("appliedIndex", lambda index: index >= last, f"applying batch {last}")
 
     def primary(self) -> BrokerProcess:
-        """The broker that is active; NoPrimary when there is none."""
+        """The active broker; NoPrimary if there is none."""
         for broker in self.brokers:
             if broker.running:
                 with contextlib.suppress(ProtonException, OSError, Refused):
@@ -365,7 +368,7 @@ class Cluster:
         raise NoPrimary(f"none of {', '.join(self.addresses)} is active")
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill all running brokers."""
         for broker in self.brokers:
             if broker.running:
                 broker.signal(signal.SIGCONT)
@@ -381,7 +384,7 @@ def cluster(
     places: Sequence[Place] = (),
     make: type[BrokerProcess] = BrokerProcess,
 ) -> Iterator[Cluster]:
-    """A running cluster whose first broker has been promoted and whose others are ready; on loopback unless told otherwise."""
+    """A running cluster: the first broker is promoted, and the others are ready. It is on loopback by default."""
     brokers = Cluster(folder, size, list(options), places, make)
     try:
         brokers.start()
@@ -402,7 +405,7 @@ def cluster(
 
 @contextlib.contextmanager
 def standalone(folder: Path, *options: str) -> Iterator[BrokerProcess]:
-    """A running broker by itself."""
+    """A running broker without a cluster."""
     broker = BrokerProcess(folder, free_ports(1)[0], list(options))
     try:
         broker.start()

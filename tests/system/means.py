@@ -1,7 +1,7 @@
-"""What some faults need of the machine (root, kernel features, programs), and what becomes of a test where that is missing.
+"""The requirements of some faults on the machine (root, kernel features, programs), and the result of a test without them.
 
-A test that cannot be tried warns loudly, naming itself and what it needs, and passes: a developer's laptop without root must not
-fail for that, and a machine that is meant to try everything shows in its summary what it did not.
+A test that cannot be run warns with its name and its requirement, and passes. So a developer's laptop without root does not
+fail, and the summary of a machine that is meant to run all tests shows what it did not run.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A small network of its own for a test: hosts in network namespaces, joined by a switch in one more, whose links can be spoilt.
+"""A small network for one test: hosts in network namespaces, joined by a switch in another one. Its links can be disturbed.
 
-Life of a `Lan`: namespaces are made without names, so that they, their interfaces and rules exist only as long as the file
-descriptors by which this process holds them, or a process that was started in one; even a test that is killed leaves nothing
-behind. Inside of the context the calling thread, and whatever it starts, is in the client's namespace; brokers are started
-through `place(number)`. Addresses (10.77.0.0/24) exist in there only.
+Life of a `Lan`: its namespaces have no names. So they, their interfaces and rules exist only as long as this process has
+their file descriptors, or a process that was started in one of them runs; even a killed test leaves nothing behind. Within
+the context, the calling thread and the processes that it starts are in the client's namespace; brokers are started through
+`place(number)`. The addresses (10.77.0.0/24) exist only there.
 
-There are two switches. A bridge of the kernel, whose rules (nftables) cut, one way or both, and lose frames at random; and for
-delay, which needs a queueing discipline that not every kernel has, `tests.system.slow_switch`, a process that holds the other
-ends of TAP devices.
+There are two switches. The first is a bridge of the kernel with rules (nftables) that cut, one way or both, and lose frames
+at random. The second is for delays, because these need a queueing discipline that not every kernel has:
+`tests.system.slow_switch`, a process that holds the other ends of TAP devices.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What a cluster of Kubernetes does beside its API server, for one StatefulSet of brokers on one machine: the set's controller,
-the scheduler and the kubelet.
+"""A stand-in for the parts of a Kubernetes cluster beside its API server, for one StatefulSet of brokers on one machine: the
+controller of the set, the scheduler and the kubelet.
 
-Life of a `Node`: a thread looks at the stand-in of the API server again and again. It makes the claims and pods that the set
-wants, highest ordinals go first; it runs brokers' pods and drainers' pods as real processes on a folder for each claim's
-volume, and reports how these end, with their termination messages. A pod that is deleted is stopped first. `close` stops all.
+Life of a `Node`: a thread reads the stand-in of the API server again and again. It creates the claims and pods of the set,
+and removes the highest ordinals first. It runs brokers' pods and drainers' pods as real processes on a folder for each
+claim's volume, and reports their ends with their termination messages. A deleted pod is stopped first. `close` stops all of
+them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The programs of clients that others wrote: compiled, or installed from a registry, once for all tests that run them.
+"""Client programs by other authors: compiled, or installed from a registry, once for all tests that run them.
 
-The modules of these tests are one group (`tests/groups.py`), and the fixture `programs` is the folder that they share. What a
-program needs is not on every machine: there a warning says why it was not tried.
+The modules of these tests are one group (`tests/groups.py`), and the fixture `programs` is their shared folder. Not every
+machine has what a program needs: then a warning says why it was not run.
 """
 
 from __future__ import annotations

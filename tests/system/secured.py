@@ -1,4 +1,4 @@
-"""A cluster over TLS alone, with an authority of its own."""
+"""A cluster that uses only TLS, with its own authority."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""An Ethernet switch in a process: it holds the far ends of TAP devices and passes each frame on after a while.
+"""An Ethernet switch in a process: it holds the far ends of TAP devices and forwards each frame after a delay.
 
-Life of a frame: it is read from the device of the host that sent it and gets a time of departure (now, the delay, and up to the
-jitter as the seed's randomness has it, but never before a frame that came earlier over the same link); it waits in a heap, and is
-written to the device of the host that owns its destination address, or to all others while nobody is known to own it. The switch
-ends when its standard input does, which is when the test does. `python -m tests.system.slow_switch DELAY_S JITTER_S SEED FD...`
+Life of a frame: it is read from the device of the host that sent it, and gets a departure time: now, the delay, and a random
+part of the jitter from the seed, but never before an earlier frame of the same link. It waits in a heap. Then it is written
+to the device of the host that has its destination address, or to all others while that host is not known. The switch ends
+when its standard input ends, which is at the end of the test. `python -m tests.system.slow_switch DELAY_S JITTER_S SEED
+FD...`
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What real brokers write of their replication lag, while something happens to them that a test knows."""
+"""The replication-lag telemetry of real brokers during events that a test knows."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""A consumer that goes on: it takes what comes to queues of a cluster, whoever serves them, and keeps an account of it.
+"""A consumer that continues over failovers: it takes messages from queues of a cluster, from whichever broker serves them,
+and keeps an account of them.
 
-Life: a thread connects to one address after the other until one lets it in (a backup does not), attaches to each queue, accepts
-what comes, and waits for the broker's confirmation. When the connection ends it looks for the next primary; what it had accepted
-without a confirmation may come again, and the checker is told so. `close` ends it in order: it takes nothing more, and waits for
-what is to be confirmed.
+Life: a thread connects to one address after the other until one accepts it (a backup does not). It attaches to each queue,
+accepts messages, and waits for the broker's confirmation. When the connection ends it looks for the next primary. Messages
+that it accepted without a confirmation may come again, and the checker knows this. `close` ends it in order: it takes no more
+messages, and waits for the missing confirmations.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A proxy for TCP between two processes of a test, which stalls and cuts: a partition that only these two see.
+"""A proxy for TCP between two processes of a test, which stalls and cuts: a partition that affects only these two.
 
-Life: it listens on a port of loopback and carries the bytes of each connection both ways, in one thread for all. `stall` holds
-back what is under way and what comes, as a network that loses every packet does; `cut` ends all connections with a reset and lets
-nobody in; `mend` carries on, with what was held back. Leaving the context ends it.
+Life: it listens on a port of loopback and forwards the bytes of each connection both ways, in one thread for all. `stall`
+holds back all bytes, as a network that loses every packet does. `cut` ends all connections with a reset and refuses new ones.
+`mend` continues, with the bytes that were held back. Leaving the context ends it.
 """
 
 from __future__ import annotations

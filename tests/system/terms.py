@@ -1,7 +1,8 @@
-"""Who is primary when: a resource manager beside a cluster, traffic that is accounted for whatever happens, what to look at then.
+"""Tests of faults on a cluster with a resource manager: traffic with accounts, the changes of the primary, and the final
+checks.
 
-Life of a test of faults: `cluster`, `resource_manager`, `traffic`; the fault, `new_primary` or not, the fault's end, `healthy`;
-leaving `traffic` requires that messages flow again and compares the accounts message by message.
+Life of a test of faults: `cluster`, `resource_manager`, `traffic`; the fault, `new_primary` or not, the end of the fault,
+`healthy`. Leaving `traffic` requires that messages pass again, and compares the accounts message by message.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A quick round of `make arbiters`: faults of the table, done to real brokers, daemons and control planes. Those that are missing
-here, a primary that is killed, cut off or frozen, have tests of their own (test_failover, test_faults_network).
+"""A quick round of `make arbiters`: faults of the table with real brokers, daemons and control planes. The missing faults (a
+primary that is killed, cut off or frozen) have their own tests (test_failover, test_faults_network).
 
-Breaks when trouble of the control plane reaches a healthy primary, when one that cannot serve is not replaced, or when the tool
-takes a broken promise for a kept one.
+Breaks when trouble of the control plane reaches a healthy primary, when a primary that cannot serve is not replaced, or when
+the tool counts a broken promise as kept.
 """
 
 from __future__ import annotations

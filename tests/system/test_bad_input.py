@@ -1,7 +1,8 @@
-"""What clients do wrong, on purpose or not: each is told precisely, loses nothing of others, and the broker serves on.
+"""Wrong input from clients, on purpose or not: each client gets a precise error, others lose nothing, and the broker serves
+on.
 
-One broker lives through the whole module. After each test a message goes through it over a connection that was open all the time,
-and its log is looked through for faults: what disturbs others shows there, whichever test it was.
+One broker runs for the whole module. After each test a message passes through it over a connection that is open all the time,
+and its log is searched for faults. So a disturbance shows, whichever test caused it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A broker that cannot start says why in one line, does not touch what is not its own, and disturbs nobody who runs.
+"""A broker that cannot start says why in one line, changes no data of others, and disturbs no running broker.
 
-Each test runs the real command to its end. Wrong usage ends with 2, a file that an option names and that cannot be used too.
-Everything else that keeps a broker from starting ends with 1.
+Each test runs the real command to its end. Wrong usage ends with 2, and so does a file of an option that cannot be used.
+Every other reason that prevents the start ends with 1.
 """
 
 from __future__ import annotations

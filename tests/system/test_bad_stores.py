@@ -1,7 +1,7 @@
-"""Damage at rest and forgery between brokers: a cluster loses nothing by it, and says what it found.
+"""Damaged data and forged messages between brokers: a cluster loses nothing, and reports what it found.
 
-The messages of each test are known one by one. After the damage the broker that had it is made primary, and must have every one
-of them: so what it lost it has from the others, and what it was told by a forger it does not have.
+Each message of a test is known. After the damage the damaged broker is made the primary, and must have every message: so it
+has the lost ones from the other brokers, and has nothing from a forger.
 """
 
 from __future__ import annotations

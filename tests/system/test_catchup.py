@@ -1,4 +1,5 @@
-"""Brokers that were away, came new, joined and left: what they fetch, and that they hold the same as the others afterwards."""
+"""Brokers that were away, started empty, joined or left: what they fetch, and that they have the same data as the others
+afterwards."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every command of ours against a real cluster of three, as an operator or a script runs it: what it prints, and how it ends.
+"""All our commands with a real cluster of three, run as by an operator or a script: their output, and their exit codes.
 
-One cluster lives through the module; what a test makes has a name of its own. `run` holds for every call that an error is one
-line and that no traceback shows. Exit codes: 0 done, 1 refused or not so, 2 usage, 3 no answer.
+One cluster runs for the whole module; each test uses its own names. `run` checks for each call that an error is one line and
+that there is no traceback. Exit codes: 0 done, 1 refused or not so, 2 usage, 3 no answer.
 """
 
 from __future__ import annotations

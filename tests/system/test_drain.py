@@ -1,4 +1,4 @@
-"""A broker is drained into another, with real processes, some of which are killed in the middle of it."""
+"""A broker is drained into another one, with real processes; some of them are killed during the drain."""
 
 from __future__ import annotations
 

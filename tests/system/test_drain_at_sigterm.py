@@ -1,4 +1,4 @@
-"""A broker that is told to drain at SIGTERM, as a whole process."""
+"""A broker with the option to drain at SIGTERM, as a whole process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Daemons with `--arbiter etcd` beside a real cluster and a real etcd, which hangs."""
+"""Daemons with `--arbiter etcd` beside a real cluster and a real etcd that hangs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Primaries that are killed, frozen and relieved while an unmodified client with a list of URLs sends and another one
-consumes."""
+"""Primaries are killed, frozen and relieved, while one unmodified client with a list of URLs sends and another one consumes."""
 
 from __future__ import annotations
 

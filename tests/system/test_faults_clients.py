@@ -1,8 +1,8 @@
-"""Clients that never read and clients that flood, several at a time: the brokers' memory stays bounded, all others are served.
+"""Several clients that never read, or that flood: the brokers' memory stays bounded, and all other clients are served.
 
-What one client alone may do wrong is in `test_bad_input`. Here a cluster has to bear it on its primary, where each byte that is
-kept too long would be kept beside the work for everybody, while a well-behaved producer and consumer go on, with every message
-accounted for.
+The faults of a single client are in `test_bad_input`. Here the clients disturb the primary of a cluster, where each byte that
+is kept too long adds to the work for all clients. Meanwhile a well-behaved producer and consumer continue, and every message
+is accounted for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Disks that stop taking writes, that are full, and that give back other bytes than they were given, while messages flow.
+"""Disks that refuse writes, that are full, or that return other bytes than were written, while messages pass.
 
-After a sync that failed nobody knows what the disk holds: that broker stops, and the others go on without it. A full disk has
-refused and has lost nothing: its broker waits for room. What has rotted shows by its checksum when it is read, and is had from
-another broker or made anew from what is in memory.
+After a failed sync it is not known what the disk holds: that broker stops, and the others continue without it. A full disk
+has refused a write and lost nothing: its broker waits for space. Damaged bytes are found by their checksum when they are
+read. They are then fetched from another broker, or written again from memory.
 """
 
 from __future__ import annotations

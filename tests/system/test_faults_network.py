@@ -1,8 +1,9 @@
-"""Networks that fail in every way short of honestly: links unplugged, cut one way, cut between some and not others, slow, lossy.
+"""Networks that fail in many ways: links unplugged, cut one way, cut between some brokers only, slow, lossy.
 
-Three brokers on three hosts, a resource manager and the clients on a fourth, joined by a switch (`tests.system.namespaces`), with
-messages flowing all the time. A broker that is cut off does not know it; whoever can still reach it does not know it either.
-After each fault the cluster must be whole again by itself, and every message accounted for.
+Three brokers are on three hosts, and a resource manager and the clients on a fourth; a switch joins them
+(`tests.system.namespaces`), and messages pass all the time. A broker that is cut off does not know it, and neither do the
+processes that can still reach it. After each fault the cluster must recover by itself, and every message must be accounted
+for.
 """
 
 from __future__ import annotations

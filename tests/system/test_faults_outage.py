@@ -1,7 +1,8 @@
-"""All brokers go down one after the other and come up in every order: who has the newest store leads, whenever it comes.
+"""All brokers stop one after the other and start in every order: the one with the newest store becomes primary, whenever it
+starts.
 
-The one that went down first has the oldest store. Two of three may elect a primary, so the daemon need not wait for the third;
-but what was accepted last is on the two that went down last, and one of these is among any two.
+The broker that stopped first has the oldest store. Two of three may elect a primary, so the daemon need not wait for the
+third. The messages accepted last are on the two brokers that stopped last, and any two brokers include one of these.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Power cuts: a process killed together with everything that it had written and not synced, which no kill -9 can show.
+"""Power cuts: a process is killed, and all its data that was written and not synced is lost. A kill -9 cannot show this.
 
-Each broker has a disk of its own (`tests.system.filesystems`). What a broker has promised, it must find there again; what it had
-only written is gone, and nobody may have relied on it. A file that is never synced is laid beside each store, to see that the cut
-was one.
+Each broker has its own disk (`tests.system.filesystems`). Data that a broker has promised must be there afterwards. Data that
+it had only written is lost, and nothing may depend on it. A file that is never synced lies beside each store, to check that
+the cut was real.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Processes that stand still for a while: a backup, both backups, the resource manager, one primary after the other.
+"""Processes that are stopped for a while: a backup, both backups, the resource manager, one primary after the other.
 
-A stopped process is worse than a dead one: its connections stay open, and when it goes on it believes what it believed before.
+A stopped process is worse than a dead one: its connections stay open, and when it continues it still has its old state.
 """
 
 from __future__ import annotations

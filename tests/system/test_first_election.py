@@ -1,4 +1,4 @@
-"""How a cluster begins, and that it does not begin anew while a broker that is down may hold its messages (docs/adr/0017)."""
+"""How a cluster begins, and that it does not begin again while a broker that is down may have its messages (docs/adr/0017)."""
 
 from __future__ import annotations
 

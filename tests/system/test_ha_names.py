@@ -1,9 +1,9 @@
-"""What Apache Qpid's tests of its HA module prove, by their names, on one cluster of real brokers (docs/reference/ha-names.md).
+"""The subjects of Apache Qpid's HA tests, by their names, on one cluster of real brokers (docs/reference/ha-names.md).
 
-Life of the cluster: the third broker is killed; each story makes what it is about on the first; the third comes back and fetches
-what it missed; the first is killed with clients attached, and the third promoted; each story looks there, in a test of its own.
-A story is a generator: what stands before `yield AWAY` is done while the third is away, what stands before `yield KILLED` before
-the kill, and what comes after it is given the new primary.
+Life of the cluster: the third broker is killed. Each story creates its objects on the first broker. The third starts again
+and fetches what it missed. The first is killed with clients attached, and the third is promoted. Each story then checks the
+result there, in its own test. A story is a generator: the part before `yield AWAY` runs while the third broker is away, the
+part before `yield KILLED` before the kill, and the rest gets the new primary.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""haproxy, with the configuration that is shipped, before a real cluster: clients know its address and no other."""
+"""haproxy, with our configuration, in front of a real cluster: clients know only its address."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Clients that others wrote fail over by their lists of URLs, unchanged: Proton in Python (two ways) and C++, rhea on Node, and
-RabbitMQ's for Python.
+"""Client libraries by other authors fail over by their lists of URLs, unchanged: Proton in Python (two ways) and C++, rhea on
+Node, and RabbitMQ's for Python.
 
-Each sends and receives through a kill -9 of the primary and the promotion of a backup. Every message that was to be sent comes.
-The programs are in `interop/`. All but Proton in Python need a compiler, libraries, Node or a registry, which not every machine
-has: there a warning says why they were not tried, and Proton in Python is what was tested.
+Each sends and receives through a kill -9 of the primary and the promotion of a backup. Every message arrives. The programs
+are in `interop/`. All except Proton in Python need a compiler, libraries, Node or a registry, which not every machine has:
+there a warning says why they were not run, and only Proton in Python was tested.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Messages of 100 MiB through a cluster of processes: whole at the other end, through a failover, and at what cost in memory."""
+"""Messages of 100 MiB through a cluster of processes: they arrive complete, also through a failover, and their memory is
+measured."""
 
 from __future__ import annotations
 

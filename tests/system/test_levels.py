@@ -1,7 +1,8 @@
-"""What each replication level keeps through a failover, seen by real clients: queues, exchanges, bindings, messages to the
-last bit.
+"""What each replication level keeps through a failover, as real clients see it: queues, exchanges, bindings, and messages bit
+by bit.
 
-Every test makes things on a first primary, promotes another broker, and looks there; most go back and look again.
+Every test creates objects on a first primary, promotes another broker, and checks there; most tests switch back and check
+again.
 """
 
 from __future__ import annotations

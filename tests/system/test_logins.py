@@ -1,8 +1,9 @@
-"""Clients that others wrote log in by the mechanisms that they have: Proton in Python and C++, rhea, Azure's AMQP. So do ours.
+"""Clients by other authors log in by all their mechanisms: Proton in Python and C++, rhea, Azure's AMQP. Our own clients do
+too.
 
-One broker offers every mechanism that there is. What a client is let in as is read from the broker's own list of connections.
-C++, rhea and Azure's need a compiler, libraries, Node and registries, which not every machine has: there a warning says why they
-were not tried.
+One broker offers all mechanisms. The user of a client is read from the broker's own list of connections. C++, rhea and
+Azure's library need a compiler, libraries, Node and registries, which not every machine has: there a warning says why they
+were not run.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The means by which the tests of faults make them: that each does what it says, and nothing else. A fault that is none proves
-nothing."""
+"""The tools of the tests of faults: each one does what it says, and nothing else. A fault that has no effect proves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Members come, go and are replaced under load, by one command each and without a restart of anything; so do restarts in turn."""
+"""Members are added, removed and replaced under load, by one command each and without a restart; members are also restarted
+in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Brokers that may open few files: clients get what the disk and the other brokers leave, and nobody ends for the want of one."""
+"""Brokers with a low limit of open files: clients get the rest after the disk and the other brokers, and no broker stops at
+the limit."""
 
 from __future__ import annotations
 

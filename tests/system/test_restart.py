@@ -1,5 +1,4 @@
-"""A broker by itself, killed and stopped and started again: what it has accepted and what it was told to make is there
-each time."""
+"""A single broker is killed, stopped and started again: its accepted messages and its created objects are there each time."""
 
 from __future__ import annotations
 

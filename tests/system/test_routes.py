@@ -1,4 +1,4 @@
-"""A cluster fetches messages from a broker, with real processes, some of which are killed in the middle of it."""
+"""A cluster fetches messages from a broker, with real processes; some of them are killed during the transfer."""
 
 from __future__ import annotations
 

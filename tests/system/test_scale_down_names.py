@@ -1,9 +1,9 @@
-"""What is asked of message migration on scale down, and of broker scale-down, by its words, on one set of real brokers
+"""The requirements of message migration on scale down, and of broker scale-down, by their words, on one set of real brokers
 (docs/reference/scale-down-names.md).
 
-Life of the brokers: three with a store each. One is killed, one is stopped in order. Nothing is wanted at first, then one broker,
-while that is down; it comes back, and a controller, which has looked on all the while, drains the two that are left over. Each
-test looks at what was so on the way.
+Life of the brokers: there are three, with a store each. One is killed, one is stopped in order. At first no broker is wanted,
+then one, while it is down. It starts again, and a controller, which watches all the time, drains the two that are left over.
+Each test checks one fact from this course.
 """
 
 from __future__ import annotations

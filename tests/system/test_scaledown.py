@@ -1,4 +1,5 @@
-"""`qpid-scaledown` over real stores and brokers: what is left over is drained, and what is wanted again is given back."""
+"""`qpid-scaledown` with real stores and brokers: stores that are left over are drained, and a store that is wanted again is
+given back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two sites as processes: one follows, they change places, and one takes over when the other is lost."""
+"""Two sites as processes: one follows, they exchange their roles, and one takes over when the other is lost."""
 
 from __future__ import annotations
 

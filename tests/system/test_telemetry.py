@@ -1,7 +1,7 @@
-"""What brokers write of their replication lag, through a failover: true to the page that describes it.
+"""The replication-lag telemetry of brokers through a failover agrees with the page that describes it.
 
-One story is told once for the module (`stories.of_a_failover`). The tests look at the files that are left; that they are enough
-for a summary is seen where Spark runs (`tests/spark_analytics/test_real_telemetry.py`).
+One story runs once for the module (`stories.of_a_failover`). The tests read its files.
+`tests/spark_analytics/test_real_telemetry.py` checks with Spark that they are enough for a summary.
 """
 
 from __future__ import annotations

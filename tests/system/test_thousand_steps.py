@@ -1,12 +1,12 @@
-"""A thousand kills, restarts and promotions while messages flow: whatever anybody does to the brokers, no accepted message
-is lost.
+"""A thousand kills, restarts and promotions while messages pass: no accepted message is lost, whatever happens to the
+brokers.
 
-The plan of steps is made beforehand from a seed: which brokers are up decides what can be done next, so the same seed gives
-the same thousand steps. What comes of them (which promotion is won, who is asked in vain) depends on the moment, and must not
-matter.
+The plan of steps is made beforehand from a seed. Only the brokers that are up decide which steps are possible next, so the
+same seed gives the same thousand steps. The results of the steps (which promotion succeeds, which is refused) depend on
+timing, and must not matter.
 
-Between steps the test waits until a few more messages are accepted, or a short while: steps fall into elections, catching up,
-replaying, and into one another. Now and then the cluster is let heal and one broker loses its store.
+Between steps the test waits until a few more messages are accepted, or a short time. So steps happen during elections,
+catching up and replaying, and during other steps. From time to time the cluster recovers and one broker loses its store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A cluster over TLS alone: clients, commands, the resource manager and the brokers among themselves."""
+"""A cluster that uses only TLS: clients, commands, the resource manager and the brokers among themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that others wrote moves messages in transactions, on a real broker."""
+"""A client by other authors moves messages in transactions, on a real broker."""
 
 from __future__ import annotations
 

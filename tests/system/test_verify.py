@@ -1,4 +1,4 @@
-"""qpid-verify against real brokers: that it finds nothing where nothing is wrong, whoever is killed, and everything that is."""
+"""qpid-verify with real brokers: it finds no fault in a healthy run, whichever broker is killed, and finds every real fault."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Brokers of two releases in one cluster, under load; and a member that meets what its release does not know.
+"""Brokers of two releases in one cluster, under load; and a member that reads data which its release does not know.
 
-What stands for the release before is this release's broker with `--ha-machine-version-limit 1`: it applies, proposes and says
-what version 1 does. That shows the upgrade of the state and the rise of the version between real processes. That this release
-reads what release 0.1 itself wrote to disk and wire, the fixtures show (tests/fixtures). Both at once shows a run of these tests
-with the variable UNDERSTUDY_OLD_RELEASE naming a checkout of release 0.1: the old brokers are that release's own then.
+The older release is represented by this release's broker with `--ha-machine-version-limit 1`: it applies, proposes and
+reports as version 1 does. This tests the upgrade of the state and the rise of the version between real processes. The
+fixtures (tests/fixtures) test that this release reads the disk and wire formats of release 0.1. A run with the variable
+UNDERSTUDY_OLD_RELEASE, the path of a checkout of release 0.1, tests both at once: the old brokers then run that release.
 """
 
 from __future__ import annotations

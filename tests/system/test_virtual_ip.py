@@ -1,4 +1,4 @@
-"""A virtual IP address that follows the primary, on three hosts of a network of the test's own, with the real kernel."""
+"""A virtual IP address follows the primary, on three hosts of a network made for the test, with the real kernel."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Two brokers and a witness as processes: either of the two serves on, nothing is lost, and what is on one disk is told; the
-witness is a broker's process, or the daemon's."""
+"""Two brokers and a witness as processes: either broker continues alone, nothing is lost, and data on only one disk is
+reported. The witness is a broker's process, or the daemon's."""
 
 from __future__ import annotations
 

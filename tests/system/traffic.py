@@ -1,7 +1,8 @@
-"""Messages for clusters under test: the workload of `cli/verify` with its accounts, and encoded messages moved as they are.
+"""Messages for clusters under test: the workload of `cli/verify` with its accounts, and encoded messages that are moved
+unchanged.
 
-`accounted` ends a run of the workload and demands that every message of it is accounted for. `send` and `take` move encoded
-messages, to the last bit, in the process of the test.
+`accounted` ends a run of the workload and requires that all its messages are accounted for. `send` and `take` move encoded
+messages, bit by bit, in the process of the test.
 """
 
 from __future__ import annotations

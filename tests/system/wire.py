@@ -1,7 +1,8 @@
-"""AMQP below any client library: frames made by hand, for saying to a broker what no client would say, and faster than any would.
+"""AMQP without a client library: frames made by hand, to send what no client would send, and faster than any client would.
 
-Life of a `Wire`: it connects, says bytes, and listens until the broker ends the connection or a deadline passes. A `Peer` is the
-broker's own engine at the client's end of a blocking socket: it sends by the thousand, and it can pretend to be another broker.
+Life of a `Wire`: it connects, sends bytes, and reads until the broker ends the connection or a deadline passes. A `Peer` is
+the broker's own engine at the client's end of a blocking socket: it sends thousands of messages at once, and it can pretend
+to be another broker.
 """
 
 from __future__ import annotations
