@@ -28,18 +28,19 @@ _from_json: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 class BadReplication(ValueError):
-    """Not a message between members; the text says what is wrong with it."""
+    """The data is no message between members; the text says what is wrong with it."""
 
 
 def encode(message: Message, payload: Sequence[bytes], wire: int = WIRE_VERSION) -> bytes:
-    """The AMQP message (its encoded bytes) of this message and what goes beside it, for a member of that wire version."""
+    """The encoded AMQP message for this message and its payload, for a member with that wire version."""
     text = _to_json(message if wire > 1 else _first_form(message))
     size = 4 + len(text) + sum(map(len, payload))
     return b"".join((_DATA, _LENGTHS.pack(size, len(text)), text, *payload))
 
 
 def _first_form(message: Message) -> dict[str, Any]:
-    """What release 0.1 knows of a message: it has no witness and no second site, so its members are told as they always were."""
+    """The fields of a message that release 0.1 knows. It knows no witness and no second site, so the members have their old
+    form."""
     fields: dict[str, Any] = msgspec.to_builtins(message)
     members = getattr(message, "members", None)
     if isinstance(members, Membership):
@@ -48,8 +49,8 @@ def _first_form(message: Message) -> dict[str, Any]:
 
 
 def decode(data: bytes) -> tuple[Message, memoryview]:
-    """The message and what came beside it, where it lies in `data`; an Append is still without its `entries`. BadReplication
-    when it is none."""
+    """The message and its payload, as a view of `data`; an Append does not have its `entries` yet. BadReplication if the data
+    is no message."""
     if len(data) < _START or not data.startswith(_DATA):
         raise BadReplication(f"{len(data)} bytes that are no replication message")
     size, head_size = _LENGTHS.unpack_from(data, len(_DATA))

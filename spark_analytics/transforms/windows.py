@@ -1,11 +1,11 @@
 """One backup and queue in one window: percentiles, silence, and a status decided over the window, not by one sample.
 
-The statuses, worst first; the first whose rule holds is taken (after Burrow's rules for consumers, with silence added):
+The statuses, worst first; the status is the first one whose rule holds (after Burrow's rules for consumers, with silence added):
 
-    SILENT   nobody spoke of the backup at the window's end: no news is the worst news
+    SILENT   there is no report about the backup at the window's end: missing reports count as the worst case
     STOPPED  the primary says at the window's end that the backup is not connected
-    REWOUND  its acknowledged index fell within one epoch: it lost what it had
-    STALLED  the acknowledged index stood still all window, with something to acknowledge, for longer than the objective
+    REWOUND  its acknowledged index decreased within one epoch: it lost data that it had
+    STALLED  the acknowledged index did not move in the whole window, with records to acknowledge, for longer than the objective
     LAGGING  over the objective for half the window, or never falling and over it at the end
     GAP      it answers now, but more than a twentieth of the window (and more than one sample) is missing
     OK       none of these
