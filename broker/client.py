@@ -366,7 +366,7 @@ def _factory(reactor: Reactor, address: Address, wire: Wire, timeout_s: float, c
     """For the wire itself, or for TLS below it."""
     if address.transport != SSL:
         return Factory.forProtocol(lambda: wire)
-    from broker.net.credentials import Credentials  # what these bring takes time to load
+    from broker.net.credentials import Credentials  # these imports take time
     from broker.net.tls import over_tls
 
     trusted = credentials or Credentials(NO_TLS)

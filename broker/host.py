@@ -31,7 +31,7 @@ _CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 def memory_bytes() -> int:
     """The memory of the machine, or the limit of a container's control group."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+    with suppress(OSError, ValueError):  # there is no such file, or its content is "max"
         found = min(found, int(_CONTROL_GROUP.read_text()))
     return found
 
@@ -67,7 +67,8 @@ def open_files() -> int:
 def raise_open_files() -> None:
     """Let this process open as many files as its hard limit allows: the soft one is for programs that use select()."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):  # no limit at all, and the kernel has one; what there was, stays
+    # The hard limit is infinite, but the kernel has a lower one: the soft limit stays as it was.
+    with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

@@ -333,11 +333,11 @@ def password_file(value: str) -> str:
     except RuntimeError:
         raise ValueError(f"{path}: there is no home folder for `~`; give the full path") from None
     if len(line) > MAX_PASSWORD_BYTES:
-        raise ValueError(f"the first line of {path} has more than {MAX_PASSWORD_BYTES} bytes: it is no password")
+        raise ValueError(f"the first line of {path} has more than {MAX_PASSWORD_BYTES} bytes: it is not a password")
     try:
         found = line.decode().rstrip("\r\n")
     except UnicodeDecodeError:
-        raise ValueError(f"the first line of {path} is not UTF-8 text: it is no password") from None
+        raise ValueError(f"the first line of {path} is not UTF-8 text: it is not a password") from None
     if not found:
         raise ValueError(f"there is no password in the first line of {path}")
     return found

@@ -57,7 +57,7 @@ WITHOUT_EFFECT: Final = {
 
 INSTEAD: Final = {
     "cluster-mechanism": "the brokers of a cluster log in to each other by --ha-mechanism",
-    "cluster-name": "corosync clusters of qpidd are no more: see --ha-cluster and --ha-brokers-url",
+    "cluster-name": "corosync clusters of qpidd are not supported: see --ha-cluster and --ha-brokers-url",
     "ha-queue-replication": "give queues a level: --ha-replicate, or qpid-config --replicate",
     "sasl-config": "users are in the file that --users names; qpid-passwd writes it",
     "ssl-cert-db": "certificates are files in PEM form: --ssl-certificate, --ssl-key, --ssl-ca-file",

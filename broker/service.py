@@ -348,7 +348,7 @@ class Broker:
         self.slow.close()
         self.searches.close()
         self.admission.close()
-        self.schedule.clear()  # the end of a link may have put something on it
+        self.schedule.clear()  # ending the links may have scheduled calls
         self.turn.close()
         for ledger in self.ledgers.values():
             ledger.close()

@@ -63,7 +63,7 @@ def _mechanisms(value: str) -> tuple[str, ...]:
 
 def _realm(value: str) -> str:
     if not value.isprintable() or " " in value or "@" in value or len(value.encode()) > limits.MAX_NAME_BYTES:
-        raise ValueError(f"{value!r} cannot be a realm: letters, digits, dots and hyphens make one, as in QPID")
+        raise ValueError(f"{value!r} cannot be a realm: it must consist of letters, digits, dots and hyphens, as in QPID")
     return value
 
 
@@ -77,7 +77,7 @@ def _token_keys(value: str) -> Path | str:
     except ValueError:
         host, port = "", None
     if not host or port == 0 or not value.isascii() or not value.isprintable() or " " in value or parts.username is not None:
-        raise ValueError("this is no URL of keys: https://host/path is one, without a user")
+        raise ValueError("this is not a URL of keys: https://host/path is one, without a user")
     if parts.scheme != "https" and not (parts.scheme == "http" and host in ("localhost", "127.0.0.1", "::1")):
         raise ValueError("keys come over https:, or over http: from this machine (127.0.0.1) alone: others could change them")
     return value

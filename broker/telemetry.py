@@ -260,7 +260,8 @@ class TelemetryWriter:
         with contextlib.suppress(TypeError, ValueError):
             text = self._sample_text(epoch, primary, at)
             for number, row in enumerate(rows, seq):
-                with contextlib.suppress(TypeError, ValueError):  # leaves a hole in seq, and is counted below
+                # A line that cannot be written is missing in seq, and is counted below.
+                with contextlib.suppress(TypeError, ValueError):
                     lines.append(text.line(number, row))
         self._add("".join(lines).encode(), len(lines))
         if len(lines) < len(rows):

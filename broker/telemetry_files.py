@@ -93,7 +93,7 @@ class TelemetryFiles:
             else:
                 part.unlink()
         for path in sorted(self._directory.glob(f"{self._names}.jsonl")):
-            with contextlib.suppress(FileNotFoundError):  # somebody else tidies up, too
+            with contextlib.suppress(FileNotFoundError):  # another process may have deleted it
                 self._keep(_Whole(path, path.stat().st_size, None))
         self._prepared = True
 
@@ -139,7 +139,7 @@ class TelemetryFiles:
 
     def _open(self) -> int:
         start_ms = int(self._wall() * 1000)
-        if self._whole:  # names rise, whatever the clock does
+        if self._whole:  # names must increase even if the clock goes back
             start_ms = max(start_ms, int(self._whole[-1].path.name.split(".")[-2]) + 1)
         name = f"{self._prefix}.{start_ms:0{_STAMP_DIGITS}d}"
         self._part, self._final = self._directory / f".{name}.part", self._directory / f"{name}.jsonl"

@@ -39,7 +39,7 @@ def run(work: Callable[[Any], Coroutine[Any, Any, Result]]) -> Result:
     outcome: list[Any] = []
 
     def finish(result: Any) -> None:
-        if reactor.running:  # else a signal has stopped it, and this is only the resulting end of our connection
+        if reactor.running:  # otherwise a signal has stopped it, and this is only the end of our own connection
             outcome.append(result)
             reactor.stop()
 
@@ -58,7 +58,7 @@ def end(name: str, command: click.Command) -> NoReturn:
     try:
         status = command.main(prog_name=name, standalone_mode=False)
         sys.stdout.flush()
-    except click.exceptions.NoArgsIsHelpError as error:  # its message is the help
+    except click.exceptions.NoArgsIsHelpError as error:  # the text of this error is the help
         click.echo(error.format_message())
         sys.exit(USAGE)
     except (click.UsageError, SettingsError, BadUrl) as error:

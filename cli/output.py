@@ -116,7 +116,7 @@ def filled(text: str, width: int, first: str, others: str) -> str:
 
 
 def window() -> int | None:
-    """The width of the terminal on stdout; None if stdout is no terminal."""
+    """The width of the terminal on stdout; None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

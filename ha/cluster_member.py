@@ -86,7 +86,7 @@ class Links(LogPeers, Reach, Role, Protocol):
         """Why there is no link with a member, for the links that one side refuses."""
 
     def tell_removed(self, members: Membership) -> None:
-        """These members are committed: tell removed brokers that they are no members."""
+        """These members are committed: tell removed brokers that they are not members."""
 
     def tick(self) -> None:
         """Time has passed: called each TICK_S."""
@@ -227,12 +227,12 @@ class ClusterMember:
 
         def ended(outcome: TransferEnded) -> None:
             if not outcome.done:
-                _log.warn("the planned switchover did not come to be: {reason}", reason=outcome.reason)
+                _log.warn("the planned switchover failed: {reason}", reason=outcome.reason)
 
         if candidates:
             self.log.transfer(candidates[0]).addCallback(ended)
         else:
-            _log.warn("the planned switchover did not come to be: no other voting member is connected")
+            _log.warn("the planned switchover failed: no other voting member is connected")
 
     def _hand_over_to(self, candidates: list[str], refused: str = "no other voting member is connected") -> None:
         if candidates:
@@ -351,7 +351,7 @@ class ClusterMember:
             self._raising_to = 0
             self._keep_virtual_ip()
             self._write_term(epoch)
-            self._raise_version()  # so that a new cluster begins with it
+            self._raise_version()  # a new cluster begins with the newest version
 
     def _look_for_primary(self) -> None:
         self._looking_since = self._clock.seconds()

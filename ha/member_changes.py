@@ -69,11 +69,11 @@ class MemberChanges:
         return self._removed_at > replica.log.members_index
 
     def is_removed_from(self, index: int) -> None:
-        """Another member reports that this broker is no member, by the membership at `index` of the log."""
+        """Another member reports that this broker is not a member, by the membership at `index` of the log."""
         self._removed_at = max(self._removed_at, index)
 
     def removed_at(self, address: str) -> int:
-        """The index of the log from which on a broker is no member; 0 if it is one, or if its removal is not committed."""
+        """The index of the log from which on a broker is not a member; 0 if it is one, or if its removal is not committed."""
         replica = self._log.replica
         if replica.members.role(address) or replica.log.members_index > replica.commit_index:
             return 0
@@ -156,7 +156,7 @@ class MemberChanges:
     def _obstacle_to_removal(self, address: str) -> str:
         members = self._log.replica.members
         if address not in members.voters or members.voters == (address,):
-            return ""  # a learner goes without a loss; of strangers, and of the last voter, the log itself has a word
+            return ""  # removing a learner loses no vote; the log itself refuses strangers and the last voter
         left = [voter for voter in members.voters if voter != address]
         if address in members.stores and len(members.stores) == SAFE_STORES and members.witness:
             others = ", ".join(store for store in members.stores if store != address)

@@ -126,7 +126,7 @@ class Daemon:
         """When it may act, for a promotion that has just become necessary."""
         now_s = self._bench.reactor.seconds()
         found = self.call("acts_at", now_s, now_s)
-        if not isinstance(found, int | float) or found != found:  # noqa: PLR0124 - a NaN is no time
+        if not isinstance(found, int | float) or found != found:  # noqa: PLR0124 - a NaN is not a time
             raise Broken(f"acts_at answers {found!r}, and not a time")
         return float(found)
 

@@ -181,7 +181,7 @@ class ResourceManager(Service):
             return
         names = (*members.voters, *members.learners)
         if not set(names) <= addresses.keys() | self._probes.keys():
-            return  # the broker that answered knows older members: another one will tell the addresses
+            return  # the broker that answered knows older members: another broker will give the addresses
         self._members_index = members.index
         gone = [name for name in self._probes if name not in names]
         new = [name for name in names if name not in self._probes]
@@ -304,6 +304,6 @@ def _credentials(settings: ManagerSettings) -> Credentials | None:
     """The credentials for brokers over TLS."""
     if all(address.transport == urls.TCP for address in settings.brokers.addresses):
         return None
-    from broker.net.credentials import Credentials  # what it brings takes time to load
+    from broker.net.credentials import Credentials  # this import takes time
 
     return Credentials(settings.tls)

@@ -91,7 +91,7 @@ def _tls_files(daemon: TlsFiles, file: Mapping[str, Any]) -> dict[str, str]:
 def start(reactor: Any, broker: BrokerSettings, ha: HaSettings) -> Process:
     """Start the witness. `stop` of the result ends it in order. ha.service.CannotStart, SettingsError."""
     from broker.host import raise_open_files
-    from ha.service import Process  # what it brings takes time to load, and most daemons are no witness
+    from ha.service import Process  # this import takes time, and most daemons are not a witness
 
     raise_open_files()
     process = Process(reactor, broker, ha)

@@ -146,23 +146,23 @@ def _quick(work: Work) -> dict[str, str]:
     """What makes jobs of this kind quick; only a matter of time."""
     compiled = work == "long"
     return {
-        # One part is never shuffled again, and half the tasks: in a short job they cost more than the rows in them.
+        # One partition needs no further shuffle and half of the tasks. In a short job, tasks cost more than rows.
         "spark.sql.shuffle.partitions": "1" if work == "short" else "2",
-        # Planning and compiling is what a small job spends its time on, and what a large one saves by.
+        # A short job spends its time on planning and compiling. A long one saves time by them.
         "spark.sql.adaptive.enabled": str(compiled).lower(),
-        # A summary adds up more columns than Spark would compile for, and in longer methods than Java would.
+        # A summary has more columns, and longer methods, than Spark and Java compile by default.
         "spark.sql.codegen.maxFields": "400",
         "spark.sql.codegen.wholeStage": str(compiled).lower(),
         "spark.sql.codegen.factoryMode": "FALLBACK" if compiled else "NO_CODEGEN",
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
-        # What goes to a Python worker at once stays in the processor's cache.
+        # The bytes that a Python worker gets at once stay in the processor's cache.
         "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
-        # Java holds on to what it has read back from a disk until it is told to forget: by default a hundred batches of rows.
+        # Without a reset, Java keeps what it has read back from disk: by default a hundred batches of rows.
         "spark.serializer.objectStreamReset": "1",
-        # Spark checks a plan after each rule that changes it, and writes each plan down for an interface that is off.
+        # Spark would check a plan after each rule, and format each plan for a web interface that is switched off.
         "spark.sql.lightweightPlanChangeValidation": "false",
         "spark.sql.ui.explainMode": "simple",
-        # Where in our files a column was made would be told to Java with each of some thousand columns.
+        # PySpark would send Java the place in our code for each of some thousand columns.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": Path(tempfile.gettempdir(), "qpid-lag-warehouse").as_uri(),
@@ -210,9 +210,9 @@ def _ready(spark: SparkSession) -> SparkSession:
     for package in (spark_analytics, telemetry):
         register_pickle_by_value(package)  # type: ignore[no-untyped-call]
     _know_classes()
-    for form in ("short", "long"):  # else Spark looks through its stack for each step of each plan, to tell who asked for it
+    for form in ("short", "long"):  # otherwise Spark walks the stack at each step of each plan to find its caller
         spark.sparkContext.setLocalProperty(f"callSite.{form}", "qpid-lag")
-    # When Java ends, each thread that talks to it would print so. Whoever waits for an answer says it once (`ends`).
+    # When Java ends, each thread that waits for an answer would log it. `ends` reports it once.
     logging.getLogger().addHandler(logging.NullHandler())
     spark.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     return spark

@@ -55,7 +55,7 @@ def inspect(path: str) -> Folder:
         raise Refused(f"there is no folder {path}: give --input the folder that the brokers write telemetry to")
     if folder.is_file():
         if not folder.name.endswith(SUFFIXES):
-            raise Refused(f"{path} is no telemetry: its name should end in .jsonl or .jsonl.gz")
+            raise Refused(f"{path} is not telemetry: its name should end in .jsonl or .jsonl.gz")
         return Folder(path, 1, folder.stat().st_size, 0, int(not _is_whole_gzip(folder)))
     try:
         whole = [file for file in folder.rglob("*") if file.name.endswith(SUFFIXES) and not file.name.startswith((".", "_"))]
@@ -101,7 +101,7 @@ def read_lines(spark: SparkSession, path: str) -> DataFrame:
     except Exception as error:
         raise Refused(why_not(spark, path, error)) from None
     found = lines.select("value", F.col("_metadata.file_path").alias("file"))
-    if unfinished:  # they were read before Spark listed the files: Spark reads those that were renamed since
+    if unfinished:  # Spark listed the files later than we did: it also reads files that were renamed meanwhile
         finished = {unquote(uri.rpartition("/")[2]) for uri in lines.inputFiles()}
         unfinished = {file: text for file, text in unfinished.items() if _finished_name(file) not in finished}
     return found.unionByName(_as_lines(spark, unfinished)) if any(unfinished.values()) else found

@@ -178,7 +178,7 @@ class Store:
             elif name not in named:
                 shutil.rmtree(self.path / name, ignore_errors=True)
                 with suppress(OSError):
-                    (self.path / name).parent.rmdir()  # an hour that has no version any more
+                    (self.path / name).parent.rmdir()  # removes the folder of the hour if it is empty
         manifest.garbage = kept
 
     def tidy(self, manifest: Manifest) -> None:

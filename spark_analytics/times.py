@@ -17,7 +17,7 @@ def parse_span(text: str, option: str) -> int:
     """Any duration, for example `90s` or `7d`, in ms. Refused if it is not valid."""
     found = LENGTH.fullmatch(text.strip())
     if found is None or int(found[1]) == 0:
-        raise Refused(f"{option} {text} is no length of time: try 1h, 1d or 7d")
+        raise Refused(f"{option} {text} is not a length of time: try 1h, 1d or 7d")
     return int(found[1]) * UNITS[found[2]]
 
 
@@ -30,5 +30,5 @@ def parse_moment(text: str, now_ms: int) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise Refused(f"{text} is no time: write 2026-01-02T15:04:05Z, or 15m for a quarter of an hour ago, or now") from None
+        raise Refused(f"{text} is not a time: write 2026-01-02T15:04:05Z, or 15m for a quarter of an hour ago, or now") from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -147,7 +147,7 @@ def event_record(
     are roles or members, depending on the type.
     """
     if type not in EVENT_TYPES:
-        raise ValueError(f"{type!r} is no type of event; there are {', '.join(sorted(EVENT_TYPES))}")
+        raise ValueError(f"{type!r} is not a type of event; there are {', '.join(sorted(EVENT_TYPES))}")
     fields = {
         "broker": broker,
         "type": type,

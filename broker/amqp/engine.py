@@ -287,7 +287,7 @@ class Engine:
         lib.pn_decref(self.connection)
         lib.pn_decref(self.transport)
         lib.pn_collector_free(self._collector)
-        self.listener = _NOBODY  # or its owner and it would keep each other until the garbage collector comes
+        self.listener = _NOBODY  # engine and owner would hold each other until the garbage collector runs
 
     # ---- what the peer said of itself
 
@@ -399,7 +399,7 @@ class Engine:
         if passed:
             self._to_proton(passed)
         while door.more and self.alive:
-            self.drain()  # the answer to an Open decides what may come behind it
+            self.drain()  # the answer to an Open decides which frames may follow it
             if self.alive:
                 self._to_proton(door.take(b""))
         if door.refusal is not None:
@@ -479,7 +479,7 @@ class Engine:
                 break
             try:
                 taken = send(ffi.buffer(scratch, count))
-            except OSError:  # full, or gone: whoever writes the rest finds out which
+            except OSError:  # the socket is full or gone: the code that writes the rest finds out which
                 return sent, False
             lib.pn_transport_pop(transport, taken)
             sent += taken
@@ -622,7 +622,7 @@ class Engine:
                 self.gathering.more_of(link, delivery, size)
             else:
                 self.gathering.keeps(link, size)
-            return  # up to there proton keeps the part; the session's window is far larger
+            return  # below this size proton holds the part; the session's window is far larger
         else:
             scratch = self.scratch.area
             if lib.pn_link_recv(handle, scratch, size) != size and (size or lib.pn_delivery_aborted(delivery)):
@@ -649,11 +649,11 @@ class Engine:
         session's window was in transit, in frames. A peer that sends more ignores the end of the link, and only the end of the
         connection can stop it."""
         nbytes = lib.pn_delivery_pending(delivery)
-        if lib.pn_delivery_partial(delivery):  # settled now, the rest of it would come unseen
+        if lib.pn_delivery_partial(delivery):  # if it were settled now, we would not see its remaining parts
             while lib.pn_link_recv(handle, self.scratch.area, SCRATCH_BYTES) > 0:
                 continue
         else:
-            nbytes = max(nbytes, 0 if self._door is None else self._door.max_frame_bytes)  # it took a frame at least
+            nbytes = max(nbytes, 0 if self._door is None else self._door.max_frame_bytes)  # it took one frame at least
             lib.pn_delivery_settle(delivery)
         self._after_close[handle] = came = self._after_close.get(handle, 0) + nbytes
         if came > limits.SESSION_WINDOW_BYTES and self._door is not None and self._door.refusal is None:

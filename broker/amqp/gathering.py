@@ -96,7 +96,7 @@ class Gathering:
             link.unfinished = 0
 
     def count_apart(self) -> None:
-        """Let the unfinished messages of this connection, which is no client's, count for it alone."""
+        """Let the unfinished messages of this connection, which is not client's, count for it alone."""
         self._of_all.nbytes -= self.nbytes
         self._of_all = Unfinished(1 << 62)
         self._of_all.nbytes = self.nbytes
@@ -176,7 +176,7 @@ class Gathering:
             link.parts.aborted()
         link.parted = 0
         lib.pn_delivery_settle(delivery)
-        lib.pn_link_flow(link.handle, 1)  # it never came, so that the account has counted nothing
+        lib.pn_link_flow(link.handle, 1)  # the account never counted this message, because it never became complete
 
     def too_large(self, link: Receiver, size: int) -> None:
         """End a link on which so much came of a message that is larger than it may be."""

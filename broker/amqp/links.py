@@ -573,7 +573,7 @@ class Sender(Link):
         handle, pieces, fed = self.handle, self._pieces, False
         while pieces and lib.pn_session_outgoing_bytes(self.session) < limits.PIECE_BYTES:
             one = pieces[0]
-            if lib.pn_link_current(handle) != one.delivery:  # it was settled before the peer had all of it
+            if lib.pn_link_current(handle) != one.delivery:  # the delivery was settled before the peer had received all of it
                 self._drop_pieces(one.delivery)
                 continue
             if one.start == one.stop and one.source is not None:
@@ -737,7 +737,7 @@ class Sender(Link):
         told = self._told.pop(first, None)
         if told is None:
             return  # the peer has settled it
-        while len(told) < count:  # the account joins runs that came one after another
+        while len(told) < count:  # the account merges runs that were sent one after another
             told += self._told.pop(first + len(told))
         if count < len(told):
             self._told[first + count] = told[count:]
@@ -783,7 +783,7 @@ def encoded_of(data: Any) -> bytes:
 
 
 def value_of(data: Any) -> Any:
-    """The value that a peer's data holds, None when it holds nothing; Condition when it is none (text that is not UTF-8)."""
+    """The value that a peer's data holds, None when it is empty; Condition when it cannot be read (text that is not UTF-8)."""
     encoded = encoded_of(data)
     try:
         return values.decode(encoded) if encoded else None

@@ -36,7 +36,7 @@ class Answer:
 
 
 class BadRequest(ValueError):
-    """The message is no management request; the text says what is missing."""
+    """The message is not a management request; the text says what is missing."""
 
 
 def decode(data: bytes) -> Request:

@@ -1,7 +1,7 @@
 """Addresses as RabbitMQ's clients write them: `/queues/NAME`, `/exchanges/NAME` and `/exchanges/NAME/KEY`; and as Azure's
 do, which put the broker's own URL before the name: `amqps://HOST/NAME`.
 
-Each segment is percent-encoded UTF-8. A text with a fault (a `%` without two hexadecimal digits, bytes that are no UTF-8, a
+Each segment is percent-encoded UTF-8. A text with a fault (a `%` without two hexadecimal digits, bytes that are not UTF-8, a
 segment too many or an empty name) is no such address. A node whose name is the whole address takes precedence: the lookup of
 nodes calls this module only if there is none.
 
@@ -23,13 +23,13 @@ _CUT_SHORT = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 def queue_in(address: str) -> str:
-    """The name of the queue that the address is of, "" if it is none of a queue."""
+    """The name of the queue that the address is of, "" if it is not of a queue."""
     found = _named(address, QUEUES)
     return found[0] if len(found) == 1 else ""
 
 
 def exchange_in(address: str) -> tuple[str, str]:
-    """The name of the exchange that the address is of, and the routing key, "" where it has none; ("", "") if it is none of an
+    """The name of the exchange that the address is of, and the routing key, "" where it has none; ("", "") if it is not of an
     exchange."""
     found = _named(address, EXCHANGES)
     if not 1 <= len(found) <= 2:
@@ -39,7 +39,7 @@ def exchange_in(address: str) -> tuple[str, str]:
 
 def behind_url(address: str, host: str) -> str:
     """The name in an address that is a URL of the host which its client has connected to (`host`, with or without a port); "" if
-    it is none, or another's."""
+    it has none, or another one's."""
     found = _URL.fullmatch(address)
     if found is None or not host or _host_of(found["authority"]) != _host_of(host):
         return ""

@@ -56,7 +56,7 @@ def found_in(data: bytes, fields: int, stop: int) -> Found | None:
         for _ in range(1, _FIELD):
             position = skip(data, position, end, 0)
     except BadValue:
-        return None  # proton says what is wrong with it
+        return None  # proton reports what is wrong with it
     if handle is None or data[position : min(end, position + len(FORMAT))] != FORMAT:
         return None
     return Found(handle, number, fields, position, end)
@@ -77,7 +77,7 @@ def is_bundle(data: bytes) -> bool:
 
 
 def messages_of(bundle: bytes) -> list[bytes]:
-    """The messages in a bundle. BadMessage, when it is none of messages."""
+    """The messages in a bundle. BadMessage, when it is not a bundle of messages."""
     position, end, found = len(_MARK), len(bundle), []
     while position < end:
         code, value = message.section_at(bundle, position, end)
@@ -92,5 +92,5 @@ def messages_of(bundle: bytes) -> list[bytes]:
     if not found:
         raise BadMessage("a batch has no message in it")
     for at in message.malformed(found)[:1]:
-        raise BadMessage(f"what stands in the place of message {at + 1} of a batch is none")
+        raise BadMessage(f"item {at + 1} of a batch is not a message")
     return found

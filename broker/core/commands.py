@@ -578,7 +578,7 @@ def decode(text: bytes, version: int = MACHINE_VERSION) -> Command | UnknownComm
             return UnknownCommand(head.op, f"{head.op!r} is unknown", text)
         command = _READERS[head.op](text)
     except msgspec.ValidationError as error:
-        return UnknownCommand("", f"{text!r:.200} is no command: {error}", text)
+        return UnknownCommand("", f"{text!r:.200} is not a command: {error}", text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _decode_leniently(text, version)
     vars(command)["text"] = text
@@ -593,7 +593,7 @@ def _decode_leniently(text: bytes, version: int) -> Command | UnknownCommand:
         kind = _KINDS[fields["op"]]
         command = msgspec.convert(fields, kind)
     except (ValueError, KeyError, TypeError) as error:
-        return UnknownCommand("", f"{text!r:.200} is no command: {error}", text)
+        return UnknownCommand("", f"{text!r:.200} is not a command: {error}", text)
     if max(command.needs, kind.SINCE) > version:
         return UnknownCommand(kind.OP, f"{kind.OP!r} needs machine version {max(command.needs, kind.SINCE)}", text)
     vars(command)["text"] = text

@@ -366,7 +366,7 @@ class Definitions:
                 self.next_number = command.next
                 return CountersSet(command), ""
             case _:
-                assert isinstance(command, RecentIds), f"{command!r} is no command of a log"
+                assert isinstance(command, RecentIds), f"{command!r} is not a command of a log"
                 return IdsSet(command), ""
 
     def commands(self) -> list[Command]:

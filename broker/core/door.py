@@ -354,12 +354,12 @@ class Door:
         return data[:position]
 
     def _frame(self, data: bytes, position: int, max_bytes: int) -> int:
-        """Where a frame that is no plain transfer ends, -1 while it is not whole. Refusal."""
+        """Where a frame that is not a plain transfer ends, -1 while it is not whole. Refusal."""
         body, stop = _bounds(data, position, 0, max_bytes)
         if stop < 0 or len(data) - position < min(_HEAD_BYTES, stop - position):
             return -1
         if stop - position > limits.MAX_FRAME_BYTES:
-            raise Refusal(FRAMING_ERROR, f"a frame of {stop - position} bytes is none that carries a message")
+            raise Refusal(FRAMING_ERROR, f"a frame of {stop - position} bytes is not one that carries a message")
         if stop > len(data):
             return -1
         if body == stop:

@@ -40,7 +40,7 @@ class LifetimePolicy(StrEnum):
 _NAMES = {
     name: policy
     for code, policy in enumerate(LifetimePolicy, 0x2B)
-    for name in (hex(code), f"amqp:{policy}:list")  # a descriptor is one or the other
+    for name in (hex(code), f"amqp:{policy}:list")  # a descriptor is a code or a name
 }
 _KEY = "lifetime-policy"
 WILD = frozenset("*?[")
@@ -48,7 +48,7 @@ WILD = frozenset("*?[")
 
 
 def policy_of(properties: Iterable[Filter]) -> LifetimePolicy:
-    """The policy among the properties of a dynamic node, which have the form of filters. ValueError when it is none that there
+    """The policy among the properties of a dynamic node, which have the form of filters. ValueError when it is not one that there
     is."""
     found = [
         each.name for each in properties if each.name in _NAMES or each.name.startswith(("amqp:", "0x")) or each.name == _KEY

@@ -61,7 +61,7 @@ class Exchange(Generic[K]):
 
     def __init__(self, name: str, kind: str) -> None:
         if kind not in KINDS:
-            raise ValueError(f'"{kind}" is no kind of exchange: there are {", ".join(KINDS)}')
+            raise ValueError(f'"{kind}" is not a kind of exchange: there are {", ".join(KINDS)}')
         self.name = name
         self.kind = kind
         self._bindings: dict[tuple[K, str], Binding[K]] = {}

@@ -7,7 +7,7 @@ configured to exclude. For a route within one cluster, the queue's identity is a
 queue to queue, but not in a circle. A route does not pass on a message with `limits.MAX_ROUTE_HOPS` names or more.
 
 Invariants: nothing else in a message changes: no byte of its bare message, and no other annotation. If a client has written an
-annotation that is no list of strings, it counts as an empty list.
+annotation that is not a list of strings, it counts as an empty list.
 """
 
 from __future__ import annotations

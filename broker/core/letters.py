@@ -20,7 +20,7 @@ REJECTED, EXPIRED, DELIVERY_LIMIT = "rejected", "expired", "delivery_limit"
 
 
 def letter(data: bytes, queue: str, exchange: str, reason: str) -> bytes:
-    """The dead letter of this message, which leaves `queue` for this reason. Bytes that are no AMQP message are not changed."""
+    """The dead letter of this message, which leaves `queue` for this reason. Bytes that are not a message stay as they are."""
     try:
         which = "last" if "x-first-death-queue" in message.message_annotations(data) else "first last"
         return message.with_annotations(message.with_delivery_state(data, ttl_ms=0), *_added(which, queue, reason, exchange))

@@ -22,7 +22,7 @@ message is refused with amqp:link:message-size-exceeded.
 """
 
 GATHERED_BYTES = 16 * MIB
-"""Largest encoded message that is collected in memory: for termini that are no queues, and below machine version 3."""
+"""Largest encoded message that is collected in memory: for termini that are not queues, and below machine version 3."""
 
 UNFINISHED_BYTES = 4 * MIB
 """Memory for the unfinished messages of one connection. The largest one is not counted, because its link limits it."""

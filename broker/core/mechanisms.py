@@ -96,7 +96,7 @@ class Plain:
             if self._desk is not None and may_be_token(password):
                 return self._desk.look(sasl.PLAIN, name, password)
             if register is None:
-                raise BadPassword("the password is no token, and there are no users (--users)")
+                raise BadPassword("the password is not a token, and there are no users (--users)")
             name, password = register.name_of(name), prepared(password, "password")
         except BadPassword as error:
             return sasl.Deny(f"SASL PLAIN: {error}")

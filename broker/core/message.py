@@ -5,7 +5,7 @@ delivery, and no more than that: it steps over sections by their sizes and decod
 for management. Two changes are possible: to the header (`with_delivery_state`), and to the message annotations
 (`with_annotations`). All other bytes are sent as they arrived.
 
-Invariants: bytes that are no message give BadMessage with a text, and no other error; nesting and the number of decoded values
+Invariants: bytes that are not a message give BadMessage with a text, and no other error; nesting and the number of decoded values
 are limited (broker.core.limits), so that a few bytes cannot cost much memory or stack; a function reads no section after the one
 that it needs, so a fault there has no effect. `check`, which is called for every message of a client, checks the order, the types
 and the sizes of all sections, but not the values in them.
@@ -293,7 +293,7 @@ def _kind_of(data: bytes) -> int:
             else:
                 size = data[position] if width == 1 else int.from_bytes(data[position : position + 4], "big")
                 if kind >= 0xC0:
-                    if size < width:  # it has no room for the count of its items
+                    if size < width:  # too small to hold its own count of items
                         return _ODD_ONE
                     if code <= PROPERTIES and _may_say_a_time(data, code, width, position, size):
                         found = _TIMED_ONE
@@ -317,7 +317,7 @@ def _may_say_a_time(data: bytes, code: int, width: int, position: int, size: int
     if count <= wanted:
         return False
     if count == _EXPIRY + 2 and data[end - _TIMESTAMP_BYTES] == 0x83 and data[end - 2 * _TIMESTAMP_BYTES] != 0x83:
-        return False  # all that Qpid JMS says: the time of creation is the last field, and before it is none
+        return False  # Qpid JMS writes exactly this: creation-time is the last field, and the field before it is null
     position += 2 * width
     for _ in range(wanted):
         step = _STEPS[data[position]]
@@ -328,18 +328,19 @@ def _may_say_a_time(data: bytes, code: int, width: int, position: int, size: int
 
 
 def of_others(messages: Sequence[bytes], names: Set[bytes]) -> list[int]:
-    """The positions of those whose user-id is set (and not empty), and none of these, or cannot be read, in order. Those that
-    `check` refuses may be among them or not."""
+    """The positions of the messages that name another user: their user-id is not empty and not among `names`, or it cannot be
+    read. In ascending order. Messages that `check` refuses may or may not be among them."""
     found = []
     for at, data in enumerate(messages):
         user = _user_at_hand(data)
-        if user not in names if user else user is None and _is_of_others(data, names):
+        foreign = _is_of_others(data, names) if user is None else user != b"" and user not in names
+        if foreign:
             found.append(at)
     return found
 
 
 def is_of_others(data: Encoded, names: Set[bytes]) -> bool:
-    """Whether its user-id is set (and not empty), and none of these. BadMessage when it cannot be read."""
+    """Whether it names another user: its user-id is not empty and not among `names`. BadMessage when it cannot be read."""
     user = user_id(data)
     return bool(user) and user not in names
 
@@ -352,7 +353,7 @@ def _is_of_others(data: Encoded, names: Set[bytes]) -> bool:
 
 
 def _user_at_hand(data: bytes) -> bytes | None:
-    """Its user-id as most encoders write it, b"" when there is none; None when it is to be looked at closely."""
+    """Its user-id as most encoders write it, b"" when there is none; None when only `user_id` can tell."""
     position = 0
     try:
         while data[position + 1] == 0x53:
@@ -404,7 +405,7 @@ value that has always as many."""
 def body_begins_in(data: Encoded) -> bool:
     """Whether these bytes, with which a message begins, have all sections before its body, and the descriptor of that.
 
-    False when they end before the body, or are no message.
+    False when they end before the body, or are not a message.
     """
     position, end = 0, len(data)
     try:
@@ -463,7 +464,7 @@ def with_delivery_state(
 
 def as_delivered(data: bytes, failed: int, left_ms: int) -> bytes:
     """The message as it is delivered: with more failed deliveries in its header, and with `left_ms` as its time to live, if it
-    has one (0: as it was sent). Bytes that are no AMQP message are not changed."""
+    has one (0: as it was sent). Bytes that are not an AMQP message are not changed."""
     try:
         was = header(data)
         ttl_ms = left_ms if left_ms and was.ttl_ms else KEPT

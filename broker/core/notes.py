@@ -25,7 +25,7 @@ _SYMBOLS = (0xA3, 0xB3)
 
 
 def _pairs(encoded: bytes) -> dict[str, bytes]:
-    """By name, key and value of each pair of the map as bytes. BadValue, when it is none."""
+    """By name, key and value of each pair of the map as bytes. BadValue, when it is not a map."""
     if encoded[:1] not in (b"\xc1", b"\xd1"):
         return {}
     width = 1 if encoded[0] == 0xC1 else 4
@@ -68,7 +68,7 @@ def waits_until(encoded: bytes, now_ms: int) -> int:
 
 
 def noted(data: bytes, note: bytes) -> bytes:
-    """The message with the annotations of this note. Bytes that are no AMQP message are not changed."""
+    """The message with the annotations of this note. Bytes that are not an AMQP message are not changed."""
     pairs = _pairs(note)
     try:
         return message.with_annotations(data, pairs.keys(), b"".join(pairs.values()))

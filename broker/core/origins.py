@@ -132,7 +132,7 @@ class Held:
     def add(self, first: int, count: int) -> None:
         """Add these sequences; some may be present already."""
         firsts, ends, end = self._firsts, self._ends, first + count
-        lo, hi = bisect_left(ends, first), bisect_right(firsts, end)  # the runs that these touch
+        lo, hi = bisect_left(ends, first), bisect_right(firsts, end)  # the runs that the new one touches
         if lo < hi:
             first, end = min(first, firsts[lo]), max(end, ends[hi - 1])
         firsts[lo:hi] = array("Q", (first,))
@@ -148,7 +148,7 @@ class Held:
     def remove(self, first: int, count: int) -> None:
         """Remove these sequences; some may be missing."""
         firsts, ends, end = self._firsts, self._ends, first + count
-        lo, hi = bisect_right(ends, first), bisect_left(firsts, end)  # the runs that these overlap
+        lo, hi = bisect_right(ends, first), bisect_left(firsts, end)  # the runs that overlap with it
         if lo >= hi:
             return
         left = [(firsts[lo], first)] if firsts[lo] < first else []

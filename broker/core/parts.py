@@ -25,7 +25,7 @@ _RANGE = struct.Struct("<QI")
 
 
 class BadManifest(ValueError):
-    """These bytes are no manifest. The text gives the reason."""
+    """These bytes are not a manifest. The text gives the reason."""
 
 
 class Manifest(NamedTuple):
@@ -56,7 +56,7 @@ class Manifest(NamedTuple):
             raise BadManifest(f"{len(data)} bytes are too few for a manifest")
         nbytes, n_ranges = _HEAD.unpack_from(data)
         if not n_ranges or len(data) != _HEAD.size + n_ranges * _RANGE.size:
-            raise BadManifest(f"{len(data)} bytes are no manifest of {n_ranges} ranges")
+            raise BadManifest(f"{len(data)} bytes are not a manifest of {n_ranges} ranges")
         ranges = tuple(_RANGE.iter_unpack(data[_HEAD.size :]))
         after = 0
         for first, count in ranges:

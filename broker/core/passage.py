@@ -79,7 +79,7 @@ class Passage:
         return not self.keeps or nbytes <= limits.MAX_INITIAL_VALUE_BYTES
 
     def pass_on(self, key: str, data: bytes, now_ms: int) -> bytes:
-        """A message passes through, with this routing key. Returns it with its number. Bytes that are no AMQP message get no
+        """A message passes through, with this routing key. Returns it with its number. Bytes that are not an AMQP message get no
         number."""
         if self.numbers:
             self.sequence += 1

@@ -55,7 +55,7 @@ def fields_of(data: bytes, position: int, stop: int) -> tuple[int, int, int]:
         return 0, position + 1, position + 1
     width = {0xC0: 1, 0xD0: 4}.get(code)
     if width is None:
-        raise Refusal(DECODE_ERROR, f"a performative has fields of the type {code:#04x}, which is no list")
+        raise Refusal(DECODE_ERROR, f"a performative has fields of the type {code:#04x}, which is not a list")
     start = position + 1 + width
     end = start + int.from_bytes(data[position + 1 : start], "big")
     first = start + width
@@ -69,7 +69,7 @@ def weigh(code: int, data: bytes, position: int, stop: int) -> int:
     nbytes = stop - position
     if nbytes <= HARMLESS_BYTES and data.find(b"\xe0", position, stop) < 0 and data.find(b"\xf0", position, stop) < 0:
         return nbytes
-    data = data[position:stop]  # what is said of it does not depend on what came before it in the same read
+    data = data[position:stop]  # positions in error texts must not depend on earlier bytes of the same read
     count, position, end = fields_of(data, 0, nbytes)
     counter = Counter(limits.PERFORMATIVE_VALUES, limits.PERFORMATIVE_MAP_BYTES)
     name = NAMES[code]

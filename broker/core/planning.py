@@ -74,7 +74,7 @@ FOR_ANY = ALTERABLE | {queue_arguments.POLICY, *queue_arguments.CONSUMER_MS}
 
 
 def arguments_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that a request asks for. Refused when they are no map."""
+    """The arguments that a request asks for. Refused when they are not a map."""
     found = body.get("arguments") or {}
     if not isinstance(found, dict):
         raise Refused(400, "`arguments` must be a map of names to values")
@@ -85,7 +85,7 @@ def _level_of(nodes: Nodes, wanted: str | None) -> str:
     """The replication level that an object gets: as wanted, else the default; Refused for an unknown word."""
     level = wanted or (nodes.default_level if nodes.clustered else "none")
     if level not in LEVELS:
-        raise Refused(400, f"{level!r} is no replication level: use all, configuration or none")
+        raise Refused(400, f"{level!r} is not a replication level: use all, configuration or none")
     return level
 
 
@@ -226,7 +226,7 @@ def plan_exchange(nodes: Nodes, name: str, uuid: str, asked: dict[str, Any]) -> 
     _check_name("exchange", name)
     kind = attributes.get("exchangeType", "direct")
     if kind not in KINDS:
-        raise Refused(400, f"{kind!r} is no exchange type: use direct, topic, fanout or headers")
+        raise Refused(400, f"{kind!r} is not an exchange type: use direct, topic, fanout or headers")
     if name in nodes.exchanges:
         raise Refused(409, f"an exchange named {name!r} exists already")
     if len(nodes.exchanges) >= limits.MAX_EXCHANGES:
@@ -334,7 +334,7 @@ def _needs_of_policy(nodes: Nodes, what: str, kind: str, attributes: dict[str, A
     if kind == "topic":
         needs = _needs_of_exchange(what, arguments)
         if attributes.get("exchangeType", "topic") not in KINDS:
-            raise Refused(400, f"{what}: {attributes['exchangeType']!r} is no exchange type: use {', '.join(KINDS)}")
+            raise Refused(400, f"{what}: {attributes['exchangeType']!r} is not an exchange type: use {', '.join(KINDS)}")
         return max(PolicyAdd.SINCE, needs)
     try:
         _check_arguments("that it is for", arguments)
@@ -459,7 +459,7 @@ def _altered_arguments(node: QueueNode, changes: dict[str, Any]) -> dict[str, An
 
 
 def _counts(key: str, needs: int) -> bool:
-    """Whether this argument, which is none of `queue_arguments`, is in force on a queue that needs this version, or a note."""
+    """Whether this argument, which is not among `queue_arguments`, is in force on a queue that needs this version, or a note."""
     if key in _TIMED:
         return needs >= TIMES_SINCE
     if key == AUTO_DELETE_TIMEOUT:
@@ -494,7 +494,7 @@ def _check_known(what: str, arguments: dict[str, Any], known: frozenset[str]) ->
     """Arguments with an effect begin with `qpid.` or `x-`; all others are notes of the user who created the object."""
     for key in arguments:
         if not isinstance(key, str):
-            raise Refused(400, f"{what}: the names of arguments are texts, {key!r} is none")
+            raise Refused(400, f"{what}: the names of arguments must be texts, and {key!r} is not one")
         if key.startswith(("qpid.", "x-")) and key not in known:
             raise Refused(501, f"{what}: this broker does not have {key!r} (it knows {', '.join(sorted(known))})")
 

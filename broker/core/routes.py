@@ -146,7 +146,7 @@ def _preparation(route: RouteAdd) -> list[Ask]:
 
 
 def _place_of(body: Mapping[str, Any]) -> Place:
-    """Read the answer to FIND. ValueError, when it is none."""
+    """Read the answer to FIND. ValueError, when it is not one."""
     texts = [body.get(name) for name in ("store", "queue", "address", "cluster")]
     epoch = body.get("epoch")
     if not all(isinstance(each, str) and each for each in texts) or type(epoch) is not int:

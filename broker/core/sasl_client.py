@@ -33,7 +33,7 @@ _HEAD_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The login of a client: `user` None is no user; `mechanism` "" is the best one that the server has. `encrypted`: whether the
+    """The login of a client: `user` None: no user; `mechanism` "": the best one of the server. `encrypted`: whether the
     connection is encrypted. `or_nobody`: whether to use ANONYMOUS if the server has no better mechanism."""
 
     user: str | None = None

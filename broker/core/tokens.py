@@ -80,7 +80,7 @@ def _from_json(text: str) -> list[Key]:
 def _from_jwk(number: int, said: Any) -> Key | None:
     """One key of a set; None if it is for another purpose."""
     if not isinstance(said, dict):
-        raise BadKeys(f"key {number} is no JSON object")
+        raise BadKeys(f"key {number} is not a JSON object")
     if said.get("kty") == "oct" or "d" in said or "k" in said:
         raise BadKeys(f"key {number} is a secret: only public keys belong here")
     kind = str(said.get("kty"))

@@ -105,7 +105,7 @@ def read_state(fields: bytes) -> tuple[bytes, int]:
 
 
 def _code(descriptor: object, names: dict[bytes, int]) -> int:
-    """The low byte of a descriptor; 0 for one that is no number and not among these names."""
+    """The low byte of a descriptor; 0 for one that is not a number and not among these names."""
     if isinstance(descriptor, int):
         return descriptor & 0xFF if descriptor >> 8 == 0 else 0
     return names.get(descriptor.encode(), 0) if isinstance(descriptor, str) else 0

@@ -47,7 +47,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        plain = self.transport == TCP and self.host.lower() not in (TCP, SSL)  # a host may be called so, and is no transport then
+        plain = self.transport == TCP and self.host.lower() not in (TCP, SSL)  # a host may have such a name
         return self.name if plain else f"{self.transport}:{self.name}"
 
 
@@ -80,7 +80,7 @@ def parse(text: str) -> Url:
         rest, secure = after, scheme.lower() == "amqps"
     elif "://" in rest.rpartition("@")[2]:
         scheme = rest.rpartition("@")[2].partition(":")[0]
-        raise BadUrl(f'"{scheme}" is no scheme of a broker URL: write amqp: or amqps:, as in {_EXAMPLE}')
+        raise BadUrl(f'"{scheme}" is not a scheme of a broker URL: write amqp: or amqps:, as in {_EXAMPLE}')
     rest = rest.removeprefix("//")
     credentials, at, hosts = rest.rpartition("@")
     user, password = _credentials(credentials) if at else ("", "")
@@ -90,7 +90,7 @@ def parse(text: str) -> Url:
     url = Url(addresses, user, password)
     for i, name in enumerate(url.names):
         if name in url.names[:i]:
-            raise BadUrl(f'"{name}" stands twice among the addresses: name each broker once, as in {_EXAMPLE}')
+            raise BadUrl(f'"{name}" is given twice: name each broker once, as in {_EXAMPLE}')
     return url
 
 
@@ -118,7 +118,7 @@ def _address(text: str, secure: bool) -> Address:
     if rest.startswith("["):
         host, bracket, tail = rest[1:].partition("]")
         if not bracket or not _is_ipv6(host):
-            raise BadUrl(f'"{rest}" is no IPv6 address in brackets: write one as in amqp:[::1]:5672')
+            raise BadUrl(f'"{rest}" is not an IPv6 address in brackets: write one as in amqp:[::1]:5672')
         if tail and not tail.startswith(":"):
             raise BadUrl(f'"{tail}" may not follow the address in "{rest}": write a port as in amqp:[::1]:5672')
         return Address(host, _port(tail[1:], text) if tail else default, transport)
@@ -128,13 +128,13 @@ def _address(text: str, secure: bool) -> Address:
     if not host:
         raise BadUrl(f'there is no host in the address "{text}": write one as in {_EXAMPLE}')
     if len(host) > limits.MAX_NAME_BYTES or not _HOST.fullmatch(host):
-        raise BadUrl(f'"{host:.60}" is no host name: letters, digits, ".", "-" and "_" make one, as in {_EXAMPLE}')
+        raise BadUrl(f'"{host:.60}" is not a host name: it has letters, digits, ".", "-" and "_", as in {_EXAMPLE}')
     return Address(host, _port(port, text) if colon else default, transport)
 
 
 def _port(text: str, address: str) -> int:
     if not _PORT.fullmatch(text) or not 0 < int(text) < 65536:
-        raise BadUrl(f'"{text:.60}" in "{address:.80}" is no port: it is a number from 1 to 65535, as in {_EXAMPLE}')
+        raise BadUrl(f'"{text:.60}" in "{address:.80}" is not a port: it is a number from 1 to 65535, as in {_EXAMPLE}')
     return int(text)
 
 

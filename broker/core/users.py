@@ -48,7 +48,7 @@ _SCRAM = {mechanism: ScramMechanism(mechanism) for mechanism in HASHES}
 
 
 class BadUsers(ValueError):
-    """The text is no users' file; `line` is the number of the wrong line."""
+    """The text is not a users' file; `line` is the number of the wrong line."""
 
     def __init__(self, line: int, text: str) -> None:
         super().__init__(text)

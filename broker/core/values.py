@@ -5,7 +5,7 @@ string, symbol and char `str`; binary and decimal128 (its bits) `bytes`; `uuid.U
 `None`; of a described value, the value. Written values become null, boolean, long (ulong if the number is too large for that),
 double, string, binary, uuid, list or map; `Symbol` and `Ulong` are for the types that plain Python types cannot express.
 
-Invariants: bytes that are no value give BadValue with a text, and no other error; nesting and the number of decoded values are
+Invariants: bytes that are not a value give BadValue with a text, and no other error; nesting and the number of decoded values are
 limited, so that a few bytes cannot cost much memory or stack; a written value is read back as the same value.
 """
 
@@ -319,7 +319,7 @@ def _boolean(data: Encoded, position: int) -> bool:
 def _char(data: Encoded, position: int) -> str:
     point = int.from_bytes(data[position : position + 4], "big")
     if point > 0x10FFFF or 0xD800 <= point < 0xE000:
-        raise BadValue(f"the char at byte {position} is {point:#x}, which is no Unicode character")
+        raise BadValue(f"the char at byte {position} is {point:#x}, which is not a Unicode character")
     return chr(point)
 
 

@@ -1,4 +1,4 @@
-"""Body files: files with live bodies that are no part of the log any more; and how a body is read from its place.
+"""Body files: files with live bodies that are not part of the log any more; and how a body is read from its place.
 
 A **place** is one unsigned 64-bit number: the number of a file (upper 32 bits) and an offset in it (lower 32 bits). Life of a
 body file: a segment that a checkpoint covers leaves the log and stays as it is; or a compaction writes a body file; or a peer

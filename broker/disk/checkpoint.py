@@ -254,7 +254,7 @@ def read_head(disk: Disk, fd: int, path: Path) -> Head:
 
 
 def head_bytes(data: bytes, path: Path) -> int:
-    """The length in bytes of the JSON of the head that begins with `data`. BadBatch when this is no head, or `data` is too
+    """The length in bytes of the JSON of the head that begins with `data`. BadBatch when this is not a head, or `data` is too
     short."""
     if len(data) < FIXED_BYTES or not data.startswith(_HEAD_MAGIC):
         raise BadBatch(f"{path} does not begin like a checkpoint")

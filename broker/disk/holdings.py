@@ -102,7 +102,7 @@ class Holdings:
             return [segment.number for segment in self._segments[: max(n, 0)]]
 
     def body_files(self) -> list[Body]:
-        """The body files, which are no part of the log, in order of their numbers."""
+        """The body files, which are not part of the log, in order of their numbers."""
         with self._lock:
             return [body for _, body in sorted(self._bodies.items())]
 

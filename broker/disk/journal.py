@@ -275,7 +275,7 @@ class Journal:
         return self._holdings.covered(index)
 
     def body_files(self) -> list[Body]:
-        """The body files, which are no part of the log, in order of their numbers."""
+        """The body files, which are not part of the log, in order of their numbers."""
         return self._holdings.body_files()
 
     def is_pinned(self, number: int) -> bool:

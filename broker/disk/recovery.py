@@ -89,7 +89,7 @@ class Recovered:
     notes: list[str]
     """Sentences for the broker's log that say what was repaired."""
     bodies: dict[int, Body]
-    """The body files that are no part of the log, by file number."""
+    """The body files that are not part of the log, by file number."""
     next_number: int
     """The next file number."""
     attested: dict[str, Any] | None = None

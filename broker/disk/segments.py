@@ -238,7 +238,7 @@ def write_head(disk: Disk, fd: int, number: int, before: Position) -> None:
     head += _CRC.pack(google_crc32c.value(head))
     head += _NUMBER.pack(number)
     head += _CRC.pack(google_crc32c.value(head))
-    for offset in reversed(_HEADER_OFFSETS):  # the first copy last: an older version has no other
+    for offset in reversed(_HEADER_OFFSETS):  # the first copy is written last, because an older version reads only that one
         write_all(disk, fd, head, offset)
 
 

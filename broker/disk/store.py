@@ -184,7 +184,9 @@ def _must_be_store(disk: Disk, folder: Path) -> None:
     """Refuse a folder with other files: a wrong option must not put a store among somebody's files."""
     names = set(disk.names(folder)) - {_LOCK, _CLEAN, "lost+found"}
     if _IDENTITY not in names and any(not name.startswith((_IDENTITY, ".")) for name in names):
-        raise DamagedStore(f"{folder} is not empty and has no {_IDENTITY}, so it is no data folder of a broker; name another one")
+        raise DamagedStore(
+            f"{folder} is not empty and has no {_IDENTITY}, so it is not the data folder of a broker; name another one"
+        )
 
 
 def _locked(disk: Disk, folder: Path) -> int:

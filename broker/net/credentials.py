@@ -193,7 +193,7 @@ class Credentials:
         for crl in revoked:
             whose = _name(crl.issuer)
             if crl.issuer not in known:
-                raise SettingsError(f"{files.revoked}: the list is of {whose}, which is no authority of {files.authorities}")
+                raise SettingsError(f"{files.revoked}: the list is of {whose}, which is not an authority of {files.authorities}")
             if crl.next_update_utc is not None:
                 if crl.next_update_utc < now:
                     raise SettingsError(f"{files.revoked}: the list of {whose} expired on {_day(crl.next_update_utc)}")
@@ -248,7 +248,8 @@ def _by_name(servers: list[tuple[_Identity, SSL.Context]]) -> SSL.Context:
         return first
     named = [(told(one.chain[0]).dns_names, context) for one, context in servers]
     for _, context in named[1:]:
-        context.set_app_data(first)  # whose callback is still to be called when a handshake has gone over to another
+        # OpenSSL calls the first context's callback even when a handshake has switched to another context.
+        context.set_app_data(first)
 
     def choose(connection: SSL.Connection) -> None:
         host = (connection.get_servername() or b"").decode("ascii", "replace")
@@ -383,7 +384,7 @@ def _bytes(path: Path) -> bytes:
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror or error}") from None
     if len(content) > MAX_FILE_BYTES:
-        raise SettingsError(f"{path}: has more than {MAX_FILE_BYTES} bytes: it is no file of certificates")
+        raise SettingsError(f"{path}: has more than {MAX_FILE_BYTES} bytes: it is not a file of certificates")
     return content
 
 

@@ -79,5 +79,5 @@ def end_output(transport: Any) -> None:
     notified. With TLS, only TCP ends, as if the process had died."""
     below = transport.transport if isinstance(transport, Writing) else transport
     if isinstance(below, Connection):
-        with suppress(OSError):  # it has ended by itself
+        with suppress(OSError):  # the connection is closed already
             below.getHandle().shutdown(socket.SHUT_WR)

@@ -50,7 +50,7 @@ class Page:
             self._next = self._clock.callLater(spent_s, self._write)
         data = "".join(text).encode()
         if data:
-            self._request.write(data)  # it may pause this page
+            self._request.write(data)  # this call may pause the page
         if not more:
             self._request.unregisterProducer()
             self._request.finish()

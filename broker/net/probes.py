@@ -75,7 +75,7 @@ class _Probe(http.Request):
     """One request."""
 
     def gotLength(self, length: int | None) -> None:
-        """What has a body is no probe: it is not read."""
+        """What has a body is not a probe: it is not read."""
         super().gotLength(0)
         if length != 0:
             transport: Any = self.channel.transport

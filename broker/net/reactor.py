@@ -59,7 +59,7 @@ class MonotonicEPollReactor(epollreactor.EPollReactor):
         except FileNotFoundError:
             urgent.register(number, flags)
         if not flags:
-            urgent.unregister(number)  # else it would be told of its end, again and again
+            urgent.unregister(number)  # otherwise the poll would report its hang-up again and again
 
     def doPoll(self, timeout: float | None) -> None:
         """One turn: wait for that time in s, None for ever, and serve what is ready."""
@@ -115,7 +115,7 @@ class Urgent:
         self._attend()
 
     def _attend(self) -> None:
-        with suppress(OSError, ValueError):  # it is closed
+        with suppress(OSError, ValueError):  # the descriptor is closed
             self.reactor.attend(self)
 
 

@@ -126,7 +126,7 @@ class TlsSocket(Writing, TwistedProtocol):
         if self._share is not None:
             self._share.forget(self)
         if self._tls is not None:
-            self._tls.set_app_data(None)  # so that no circle keeps what OpenSSL has
+            self._tls.set_app_data(None)  # breaks the reference cycle that would keep OpenSSL's memory
             self._tls = None
         above, self._above = self._above, None
         if above is not None:
@@ -238,7 +238,7 @@ class TlsSocket(Writing, TwistedProtocol):
             if idle:
                 try:
                     sent = below.getHandle().send(data)
-                except OSError:  # full, or gone: whoever writes the rest finds out which
+                except OSError:  # the socket is full or gone: the code that writes the rest finds out which
                     sent = 0
             if sent < len(data):
                 below.write(data[sent:] if sent else data)
@@ -272,7 +272,7 @@ class TlsSocket(Writing, TwistedProtocol):
         if len(data) < at_most:
             return data
         pieces = [data]
-        while more := _waiting(tls, RECORD_BYTES):  # OpenSSL had something of its own to say
+        while more := _waiting(tls, RECORD_BYTES):  # OpenSSL had records of its own to send, such as alerts
             pieces.append(more)
         return b"".join(pieces)
 
@@ -297,7 +297,7 @@ class TlsSocket(Writing, TwistedProtocol):
         if self._over or self._tls is None:
             return
         self._over = True
-        with suppress(SSL.Error):  # in the midst of a handshake, or after an error, there is nobody to say it to
+        with suppress(SSL.Error):  # fails during a handshake and after an error: then no close alert can be sent
             self._tls.shutdown()
         self._pass_down(self._tls)
         self.transport.loseConnection()

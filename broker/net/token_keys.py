@@ -92,7 +92,7 @@ class TokenKeys:
         fetching.addErrback(self._failed)
 
     def _fetched(self) -> Deferred[None]:
-        from twisted.web.client import Agent, BrowserLikePolicyForHTTPS  # what they bring takes time to load
+        from twisted.web.client import Agent, BrowserLikePolicyForHTTPS  # these imports take time
         from twisted.web.http_headers import Headers
 
         if self._agent is None:

@@ -340,7 +340,7 @@ class RouteUpload(Uploading):
 
     def __init__(self, intake: Intake, producer: Producer, queues: list[QueueNode], marked: bytes) -> None:
         super().__init__(intake.logs, producer, queues, marked)
-        self._says = self._says._replace(delay_ms=0)  # it was kept where the message comes from
+        self._says = self._says._replace(delay_ms=0)  # the source has applied the delay already
         self._intake = intake
         self._marked = marked
 

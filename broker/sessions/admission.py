@@ -286,7 +286,7 @@ class Admission:
         if connection.admin or (self._logs.serving and not self._holding and not self._logs.closed):
             connection.complete_open()
         elif self._logs.serving and self._logs.closed:
-            connection.drop()  # without an Open, it goes on to its next address
+            connection.drop()  # a client that gets no Open tries its next address
         elif self._holding or self._logs.state == "recovering":
             connection.waiting = True
             self._held_opens[connection] = None

@@ -137,7 +137,7 @@ class LinkEnd:
         """The link ends: undo everything that belongs to it."""
 
     def describe(self) -> dict[str, Any] | None:
-        """Its entry in a query for subscriptions, without the connection's part; None if it is no subscription."""
+        """Its entry in a query for subscriptions, without the connection's part; None if it is not a subscription."""
         return None
 
 

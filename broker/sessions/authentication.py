@@ -178,7 +178,7 @@ class Authentication:
         if principal.mechanism not in BY_USERS or not principal.authenticated or self.users is None:
             return ""
         there = principal.user.removesuffix(f"@{self.realm}") in self.users
-        return "" if there else f"{principal.user} is no user of this broker any more"
+        return "" if there else f"{principal.user} is not a user of this broker any more"
 
     def _delay_s(self, host: str, user: str) -> float:
         return self._backoff.delay_s(host, user, self._clock.seconds())

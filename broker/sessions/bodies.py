@@ -52,7 +52,7 @@ class BodyReader:
     def _go_on(self) -> None:
         while self._waiting and self._under_way < limits.READS_AT_ONCE:
             ledger, bodies, came = self._waiting.popleft()
-            if ledger.log is not None:  # else the broker stops
+            if ledger.log is not None:  # without a log the broker is stopping
                 self._under_way += 1
                 ledger.log.read_bodies(bodies).addBoth(self._came, came).addErrback(partial(self._broken, ledger))
 

@@ -341,7 +341,7 @@ class Operation:
             fault = self._fault_of(queues, nbytes, puts)
             if fault:
                 self._walk.back(sequence)
-                if not found:  # else it is looked at again, when what this step puts is counted
+                if not found:  # otherwise it is examined again after the messages of this step are counted
                     self._stop(fault)
                 break
             if manifest is not None:
@@ -505,5 +505,5 @@ class Bulk:
 def _list(body: Mapping[str, Any], field: str) -> list[object]:
     found = body.get(field)
     if found is not None and not isinstance(found, list):
-        raise ValueError(f"{field} is no list")
+        raise ValueError(f"{field} is not a list")
     return found or []

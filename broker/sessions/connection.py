@@ -280,7 +280,7 @@ class Connection(TwistedProtocol):
                     self._to_do.pop(0)()
                 else:
                     self._take(b"")
-            except Exception:  # as Twisted does with what `dataReceived` raises
+            except Exception:  # Twisted does the same with an exception from `dataReceived`
                 _log.failure("{address} is dropped", address=self.address)
                 self.drop()
         self._late = not self._gone and self.heeded and (bool(self._to_do) or self.engine.has_more)
@@ -329,7 +329,7 @@ class Connection(TwistedProtocol):
         self.engine.free()
         self.session.lost()
         self._owner.connection_lost(self)
-        del self.session  # the two would keep each other: thousands at once would be left to the garbage collector
+        del self.session  # breaks a reference cycle: otherwise thousands of these wait for the garbage collector
 
     def pauseProducing(self) -> None:
         """The socket is full: the engine keeps further output until it accepts bytes again."""
@@ -464,7 +464,7 @@ class Connection(TwistedProtocol):
             self.is_lost |= silent
             self.engine.drain()
             self.flush()
-            if silent and self._paused:  # who is gone makes no room in the socket for the Close
+            if silent and self._paused:  # a peer that is gone never makes room in the socket for the Close
                 self.drop()
 
     # ---- EngineListener

@@ -214,7 +214,7 @@ class Subscription(LinkEnd):
         self.session.large -= 1
         messages = self.queue.node.messages
         if why is not None:
-            mine = self.link.abort_pieces(large) or self.presettled  # else it is in the account still, or has its outcome
+            mine = self.link.abort_pieces(large) or self.presettled  # otherwise it is still in the account, or has its outcome
             if why or self.queue.lacks_parts(sequence):
                 self.queue.unreadable.add(sequence)
             elif mine and not self.browse and messages is not None:
@@ -233,7 +233,7 @@ class Subscription(LinkEnd):
         left_ms, found = self.queue.due.left_ms, lot.messages()
         for at, data in enumerate(found):
             noted = messages.noted(first + at, data)
-            if self.link.traits_of is None:  # else they go beside it
+            if self.link.traits_of is None:  # otherwise the traits are sent beside the message
                 noted = message.as_delivered(noted, count_of(first + at), left_ms(messages, first + at))
             found[at] = noted
         offsets = list(accumulate(map(len, found), initial=0))
@@ -284,7 +284,7 @@ class Subscription(LinkEnd):
         came, retired, said = link.take_outcomes(), link.take_retired(), link.take_notes()
         self._moved_s = self.session.now_s
         if account.n_unsettled >= limits.MAX_UNSETTLED_PER_LINK:
-            self.queue.dispatch_soon()  # it may have credit left, of which nobody will tell again
+            self.queue.dispatch_soon()  # the link may have unused credit, and nothing else will start a dispatch
         if self.browse or messages is None:
             for first, count, _, _ in came:
                 account.take(first, count)
@@ -329,7 +329,7 @@ class Subscription(LinkEnd):
         """Its deliveries with ids below this one, as far as they have no outcome, are overdue: let others have the messages."""
         account = self.link.account
         if self._large is not None:
-            before = min(before, account.next_id - 1)  # its time begins when all of it has gone out
+            before = min(before, account.next_id - 1)  # the time-out of a large message begins when it is completely sent
         sequences = list(chain.from_iterable(account.take(0, before)))
         if sequences:
             self.link.take_back(before)

@@ -152,7 +152,7 @@ class DeadLetters:
     def _tell(self, count: int) -> None:
         node = self._origin.node
         _log.warn(
-            "queue {name!r}: {n} messages are dropped, whose delivery has failed {limit} times: no queue takes its dead letters",
+            "queue {name!r}: {n} messages are dropped: their delivery has failed {limit} times and no queue takes dead letters",
             name=node.name,
             n=count,
             limit=node.delivery_limit,
@@ -209,7 +209,7 @@ class DeadLetters:
         return True
 
     def _alternates(self, data: bytes) -> Routed:
-        """Route a message by this queue's alternate exchange. Bytes that are no AMQP message cannot be routed."""
+        """Route a message by this queue's alternate exchange. Bytes that are not an AMQP message cannot be routed."""
         logs, node = self._logs, self._origin.node
         exchange = logs.nodes.exchanges.get(node.definition.alternate)
         try:

@@ -47,7 +47,7 @@ class Parts:
         lane = self._state.parts.order.lanes[0]
         for sequence in sequences:
             lot = lane.lot_of(sequence)
-            if lot is not None:  # it lies in no file
+            if lot is not None:  # its body is in memory only, in no file yet
                 found.append(lot.messages()[0])
                 continue
             body = body_of(lane, sequence)
@@ -76,7 +76,7 @@ class Parts:
                     self._ledger.log.rotten(body.place, f"a part of a large message cannot be delivered: {data}")
                 came(None, data)
             elif self._ledger.state is self._state and all(map(lane.is_live, sequences)):
-                self._left.extendleft(reversed(sequences))  # a compaction has moved it meanwhile
+                self._left.extendleft(reversed(sequences))  # a compaction has moved the bodies: read them again
                 self.read(came, len(sequences))
             else:
                 came(None, "")

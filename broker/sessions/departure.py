@@ -114,7 +114,7 @@ class Departure:
         self._must_be_halted(drain)
         node = self._logs.nodes.queue_by_uuid(queue)
         if node is None or node.messages is None:
-            answer("")  # it is gone, and so are its messages
+            answer("")  # the queue is deleted, and so are its messages
             return
         ledger: Ledger = self._logs.ledger_of(node)
         for first, count in runs:

@@ -183,7 +183,8 @@ class Exchanges:
     def subscribe(self, attach: Attach, link: Sender, exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -> None:
         """Make a queue with this binding, and attach the link to it; Condition when that cannot be."""
         nodes, user = self.logs.nodes, attach.session.rights.user
-        name = f"{exchange.name[:50]}_{self._new_id()}"  # a name that was as long as may be would have no room for more
+        # Shortened, because an exchange's name may already have the maximum length.
+        name = f"{exchange.name[:50]}_{self._new_id()}"
         needs = questions.subscribe(exchange, name, key, bytes_of_own(nodes, name))
         attach.demand(needs)
         check_binding(exchange, key, arguments)
@@ -207,7 +208,7 @@ class Exchanges:
             queue = self.queues.named(name)
             if queue is None:
                 return
-            denial = attach.session.rights.denial(needs)  # the rules may be others by now
+            denial = attach.session.rights.denial(needs)  # the ACL may have changed meanwhile
             if not link.open:
                 self.logs.delete_queue(queue.node)
                 return

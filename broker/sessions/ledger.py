@@ -266,7 +266,7 @@ class Ledger:
                 seqs[lane] += 1
                 stay += 1
                 stay_bytes += len(each)
-        if not stay:  # its producers are to hear of it all the same
+        if not stay:  # its producers still need their outcomes
             self._waits.calls.append(_nothing)
         return stay, stay_bytes
 

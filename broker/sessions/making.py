@@ -124,7 +124,8 @@ class Making:
         command: Command = QueueDelIfEmpty(uuid=node.uuid) if by_messages else QueueDel(uuid=node.uuid)
 
         def answered(reason: str) -> None:
-            if reason and self._logs.nodes.queue_by_uuid(node.uuid) is not None:  # a message has come meanwhile
+            # Not deleted, because a message arrived meanwhile.
+            if reason and self._logs.nodes.queue_by_uuid(node.uuid) is not None:
                 self._left[node.uuid] = policy
 
         self._logs.ledgers[node.log].change(command, answered)
@@ -148,7 +149,7 @@ class Making:
 
         def made() -> None:
             node = nodes.queues.get(name)
-            if kind == "queue" and node is not None and node.messages is None:  # its messages have no place yet
+            if kind == "queue" and node is not None and node.messages is None:  # its messages are not set up yet
                 self._logs.ledgers[LOCAL].when_committed(lambda: self._go_on(attach, made, None))
                 return
             attach.made = True

@@ -195,7 +195,7 @@ class NumberedTerminus:
             producer.resume()
         elif producer.link.open:
             stop(producer, Condition("amqp:resource-limit-exceeded", reason))
-        elif self._links.attached.get(self._key) is producer:  # its queue was deleted in the meantime
+        elif self._links.attached.get(self._key) is producer:  # the queue of the link was deleted meanwhile
             del self._links.attached[self._key]
 
     def left(self, producer: Producer) -> None:

@@ -363,7 +363,7 @@ class OriginUpload(Uploading):
     ) -> None:
         super().__init__(logs, producer, [found[2]], head)
         self._ledger, self._origin, _ = found
-        self._says = self._says._replace(delay_ms=0)  # it was kept where the message comes from
+        self._says = self._says._replace(delay_ms=0)  # the source has applied the delay already
         self._tags = tags
 
     def put(self, data: bytes) -> Upload:
@@ -394,7 +394,7 @@ class OriginUpload(Uploading):
             self.abandon()
             confirm(self._ledger, self._producer, delivery_id, 1)
         elif not self._stopped():
-            if not self._queues:  # the queue went with the link
+            if not self._queues:  # the link has ended, and its queue was deleted
                 self.abandon()
             elif tags[1] is None:
                 super().finish(delivery_id)

@@ -59,7 +59,7 @@ def peek(queue: QueueTerminus, first: int, count: int, done: Callable[[dict[str,
 
     def came(read: list[bytes | str]) -> None:
         if queue.node.messages is not messages:
-            return  # a snapshot has taken their place: this broker does not serve
+            return  # a snapshot has replaced the messages: this broker does not serve any more
         for body, data in zip(bodies, read, strict=True):
             if isinstance(data, bytes):
                 _restore(messages.order.lane_of(body.sequence), body, data)

@@ -8,11 +8,11 @@ Life of a producer: its link attaches to a `Target`, and gets credit for the tar
 passed to the target with the delivery ids. A message gets its outcome when it is known; for most messages this is when a batch of
 the log is committed. With the outcome the credit is returned, unless the target has no room.
 
-Invariants: a delivery that is no AMQP message is rejected, and no target gets it; nor one whose user-id names another user than
-the one that has logged in; a message gets `accepted` only when every queue
-that it was routed to has it durably (or no queue wanted it), and `released` while one of them has no place for it on this broker:
-for a moment on a new primary, and while the disk is nearly full; credit plus messages without an outcome never exceed the window,
-and the link of a client that sends more than its credit ends.
+Invariants: a delivery that is not an AMQP message is rejected, and so is one whose user-id names another user than the one that
+has logged in: no target gets them; a message gets `accepted` only when every queue that it was routed to has it durably (or no
+queue wanted it), and `released` while one of them has no place for it on this broker: for a moment on a new primary, and while
+the disk is nearly full; credit plus messages without an outcome never exceed the window, and the link of a client that sends more
+than its credit ends.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class Producer(LinkEnd):
         return sorted({*bad, *others}) if others else bad
 
     def _sort_out(self, first: int, messages: list[bytes], bad: list[int]) -> None:
-        """Refuse the messages at these positions, which are no messages or name another user, and pass on all others."""
+        """Refuse the messages at these positions, which are not messages or name another user, and pass on all others."""
         done = 0
         for at in bad:
             if done < at:

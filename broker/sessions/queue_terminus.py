@@ -259,7 +259,7 @@ class QueueTerminus:
                 self.dispatch_soon()
         if subscription in self.line:
             del self.line[subscription]
-            self.dispatch_soon()  # the next one has its turn
+            self.dispatch_soon()  # lets the next one become active
         if subscription in self.subscriptions:
             self.subscriptions.remove(subscription)
             if subscription.selector is not None and self.selections is not None:
@@ -310,14 +310,14 @@ class QueueTerminus:
             then = self._let_die
         elif outcome & FAILED:
             self.undo(sequences, count=True)
-            self._let_wait(notes)  # what a consumer asks for counts before what the queue says of failures
+            self._let_wait(notes)  # the consumer's own delay has precedence over that of the queue
             return
         elif self._let_wait(notes):
             waits, then = True, self.failed
         else:
             then = self.give_back
         if waits:
-            self.ledger.when_committed(lambda: then(sequences))  # whoever gets them next is to see the annotations
+            self.ledger.when_committed(lambda: then(sequences))  # the next consumer must get the message with its annotations
         else:
             then(sequences)
 
@@ -361,7 +361,7 @@ class QueueTerminus:
             failures = messages.order.lane_of(sequence).delivery_count(sequence) + 1
             if retry_ms and not 0 < limit <= failures:
                 ledger.let_wait(messages.number, sequence, min(retry_ms * failures, most_ms))
-        ledger.when_committed(lambda: self.failed(sequences))  # whoever gets them next is to see the raised count
+        ledger.when_committed(lambda: self.failed(sequences))  # the next consumer must get the message with the increased count
 
     def failed(self, sequences: list[int]) -> None:
         """The outcomes of these messages are committed: they are available again, wait, or have failed too often."""
@@ -428,7 +428,7 @@ class QueueTerminus:
             subscriptions.rotate(-1)
             room = subscription.room()
             if large and room:
-                room = 1  # a large one takes its link for itself, so that others may have what comes next
+                room = 1  # a large message occupies its link: leave the following messages to other consumers
             lots: list[Lot] = []
             if room > 0 and self.is_active(subscription):
                 if subscription.selector is not None:
@@ -445,7 +445,7 @@ class QueueTerminus:
                 idle = 0
                 if fit is not lots:
                     held_back += _count(lots) - _count(fit)
-                if held_back >= limits.MAX_HELD_BACK:  # the rest has its turn when others have had theirs
+                if held_back >= limits.MAX_HELD_BACK:  # continue in a later turn, after other queues had theirs
                     self._queues.schedule.after(("dispatch", self.node.uuid), 0.0, self.dispatch_soon)
                     break
             else:
@@ -457,7 +457,7 @@ class QueueTerminus:
                 idle += 1
         if selections is not None:
             if selections.used_up:
-                subscriptions.rotate(-1)  # the next search goes on first
+                subscriptions.rotate(-1)  # the next turn begins with the next search
             selections.end()
         return stops
 

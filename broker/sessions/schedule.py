@@ -65,7 +65,7 @@ class Schedule:
     def _fire(self) -> None:
         self._timer = None
         for key in self._agenda.take(self._clock.seconds()):
-            call = self._calls.pop(key, None)  # one of those before it may have taken it away
+            call = self._calls.pop(key, None)  # an earlier call in this loop may have cancelled it
             if call is not None:
                 call()
         self._arm()

@@ -213,7 +213,7 @@ class Selections:
         for sequence in [each for each, head in self._heads.items() if head is not None]:
             del self._heads[sequence]
         for sequence, manifest in self._wanted.items():
-            if sequence not in self._heads and len(self._heads) < _HEADS:  # who wants the others asks again
+            if sequence not in self._heads and len(self._heads) < _HEADS:  # the searches that want the others ask again
                 self._heads[sequence] = None
                 self._queue.parts_of(manifest).read(partial(self._head_came, sequence), 1)
         self._wanted.clear()
@@ -222,7 +222,7 @@ class Selections:
         if sequence not in self._heads:
             return
         if parts is None and not why_not:
-            del self._heads[sequence]  # it is gone
+            del self._heads[sequence]  # the message has left the queue
         else:
             self._heads[sequence] = parts[0] if parts else _NOBODY_READS
         self._queue.dispatch_soon()

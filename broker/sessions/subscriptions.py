@@ -105,7 +105,7 @@ class Subscriptions:
             return
         stands = node.terms
         if stands is None:
-            raise Condition("amqp:resource-locked", f"there is a queue named {node.name!r}, and it is no subscription's")
+            raise Condition("amqp:resource-locked", f"there is a queue named {node.name!r}, and it is not subscription's")
         if stands.shared != terms.shared:
             kind = "shared" if stands.shared else "not shared"
             raise Condition("amqp:not-allowed", f"subscription {terms.name!r} is {kind}: unsubscribe first")
@@ -113,7 +113,7 @@ class Subscriptions:
             bind = self._bind(binding, node.uuid)
             if self._logs.nodes.is_bound(node, bind):
                 self._join(attach, link, node)
-            else:  # its exchange was deleted, and made again
+            else:  # its exchange was deleted and created again
                 self._change(node.log, node.name, [bind], lambda reason: self._made(attach, link, node.name, reason, needs))
             return
         if self._queues.consumers(node):
@@ -155,7 +155,7 @@ class Subscriptions:
 
         def made(reason: str) -> None:
             counted(reason)
-            if reason:  # somebody has made a queue of that name meanwhile
+            if reason:  # a queue of that name was created meanwhile
                 clear = Unbind(exchange=bind.exchange, queue=uuid, key=bind.key)
                 self._logs.ledgers[log].change(clear, lambda gone: None)
             self._made(attach, link, terms.queue, reason, needs)
@@ -172,7 +172,7 @@ class Subscriptions:
         try:
             if reason or node is None or node.terms is None:
                 raise Condition("amqp:resource-deleted", f"the queue of the subscription is not there: {reason or 'deleted'}")
-            denial = attach.session.rights.denial(needs)  # the rules may be others by now
+            denial = attach.session.rights.denial(needs)  # the ACL may have changed meanwhile
             if denial:
                 raise Condition(UNAUTHORIZED, denial)
             self._add(attach, link, self._queues.at(node), needs)
@@ -248,7 +248,7 @@ class Subscriptions:
             link.end_condition = Condition(UNAUTHORIZED, denial)
         elif queue.subscriptions or node.name in self._under_way:
             text = f"subscription {node.terms.name!r} stays: {len(queue.subscriptions)} other links have it"
-            if not link.source.exists:  # it has come to unsubscribe, and for nothing else
+            if not link.source.exists:  # the client attached only in order to unsubscribe
                 link.end_condition = Condition("amqp:resource-locked", text)
         elif self._logs.serving and not self._logs.closed:
             link.ends_later = True

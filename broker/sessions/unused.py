@@ -64,7 +64,7 @@ class Unused:
         node = self._logs.nodes.queue_by_uuid(uuid)
         if node is None or self._users(node) or not self._logs.serving or self._logs.closed:
             return
-        if not self._logs.ledgers[node.log].serving:  # its own log is not open yet
+        if not self._logs.ledgers[node.log].serving:  # the log of this queue does not serve yet
             self.left(node)
             return
         _log.info("queue {name!r} is deleted: it was unused for {s} s", name=node.name, s=node.auto_delete_s)

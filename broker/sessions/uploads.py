@@ -108,7 +108,7 @@ class Uploading:
             return RELEASED, None
         for ledger in self._parts:
             if ledger.storage_text or not ledger.serving:
-                return RELEASED, None  # nothing is wrong with it: it may come again when there is room
+                return RELEASED, None  # the message is valid: the client may send it again when there is room
         try:
             self._queues = self._still_there()
             for queue in self._queues:

@@ -152,7 +152,7 @@ def failover(candidate: str | None, form: str, **given: Any) -> None:
 
 
 @ha_command("stop")
-@click.option("--force", is_flag=True, help="Stop it even if the other brokers are no majority.")
+@click.option("--force", is_flag=True, help="Stop it even if the other brokers are not a majority.")
 def stop(force: bool, form: str, **given: Any) -> None:
     """Shut down the broker of -b. A primary hands over first.
 

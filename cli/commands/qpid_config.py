@@ -193,7 +193,7 @@ def _meant(words: tuple[str, ...]) -> tuple[Callable[[Task], Coroutine[Any, Any,
         case "del", ("exchange" | "queue" as type), name:
             return (del_exchange if type == "exchange" else del_queue), (name,)
         case "bind", exchange, queue, *rest:
-            _binding_arguments(list(rest))  # what is wrong with them is better known before a broker is asked
+            _binding_arguments(list(rest))  # reports wrong arguments before any broker is asked
             return bind, (exchange, queue, *rest)
         case "unbind", exchange, queue, *rest if len(rest) <= 1:
             return unbind, (exchange, queue, *rest)

@@ -45,7 +45,10 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
     table: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         (("--timeout",), {"metavar": "SECONDS", "help": "Time to wait for an answer. [default: 10]"}),
         (("-v", "--verbose"), {"is_flag": True, "help": "Say what was done."}),
-        (("-q", "--quiet"), {"is_flag": True, "help": "Adding a route that exists, or deleting one that does not, is no error."}),
+        (
+            ("-q", "--quiet"),
+            {"is_flag": True, "help": "A route to add that exists, or one to delete that does not, is not an error."},
+        ),
         (("-d", "--durable"), {"is_flag": True, "help": "Routes are always durable."}),
         (("-e", "--del-empty-link"), {"is_flag": True, "help": "Links are always deleted with their last route."}),
         (("-t", "--transport"), {"metavar": "tcp|ssl", "default": "tcp", "help": "How DEST reaches SRC. [tcp]"}),

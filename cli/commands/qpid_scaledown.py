@@ -90,7 +90,7 @@ def command(form: str, **given: Any) -> None:
     how = {name: given.pop(name) for name in ("parallel", "poll", "delete_released", "once", "probe_port")}
     _must_make_sense(own)
     for url in own["targets"]:
-        options.target(given | {"broker": url}, admin=True, name="to")  # whether it can be
+        options.target(given | {"broker": url}, admin=True, name="to")  # raises if the URL cannot be a target
     from cli.scaledown.place import address_of, words_of
 
     if own["brokers"] is not None:
@@ -125,7 +125,7 @@ def command(form: str, **given: Any) -> None:
             error.subFailure.raiseException()
             raise
         if any(each.closed for each in acting):
-            await Deferred()  # a signal has come, and ends the reactor
+            await Deferred()  # a signal has stopped the controllers, and will end the reactor
         return all(done)
 
     if not endings.run(run):

@@ -58,7 +58,7 @@ def command(**command_line: str | None) -> None:
 
     try:
         status = run(reactor, broker, ha, prepare)
-    except SettingsError as error:  # a file that an option names is not what it should be
+    except SettingsError as error:  # a file that an option names cannot be used
         raise click.UsageError(str(error)) from None
     except CannotStart as error:
         raise _Fatal(str(error)) from None

@@ -31,7 +31,7 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """The usable columns; more than enough if the output is no terminal."""
+        """The usable columns; more than enough if the output is not a terminal."""
         return shutil.get_terminal_size().columns - 1 if self._live else 130
 
     def say(self, text: str) -> None:

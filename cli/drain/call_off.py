@@ -90,7 +90,7 @@ class CallOff:
         while True:
             answer = await target.ask("ORIGINS", "drain", "", body)
             if answer["released"]:
-                return 0  # it was settled before
+                return 0  # an earlier call has released them
             queues += answer["queues"]
             if "next" not in answer:
                 break

@@ -111,7 +111,7 @@ class Drain:
         """What would be created, and what does not fit. Refused if the source cannot be drained to these targets."""
         whole, several = Plan(), len(self._targets) > 1
         if (await self._meet())["leaving"]:
-            await self._leave()  # where its queues go is decided
+            await self._leave()  # an earlier run has assigned queues to targets: keep that
         for side, found in zip(self._targets, await self._plans(), strict=True):
             whole.creates += found.creates
             whole.problems += [(f"{what} at {side.addresses[0]}" if several else what, why) for what, why in found.problems]
@@ -268,7 +268,7 @@ class Drain:
             )
 
     async def _make(self, side: Side, creates: Sequence[tuple[str, str, dict[str, Any]]]) -> None:
-        as_is = {"asIs": True} if (await self._status(side)).get("asIs") else {}  # an older broker has no policies
+        as_is = {"asIs": True} if (await self._status(side)).get("asIs") else {}  # a broker of an earlier release has no policies
         for type, name, body in creates:
             try:
                 await side.ask("CREATE", type, name, body if type == "binding" else body | as_is)
@@ -310,7 +310,7 @@ class Drain:
             try:
                 await side.ask("REPORT", "drain", "", body)
             except ManagementError as error:
-                if error.status not in (403, 501):  # an earlier release, or rules of one, know no reports
+                if error.status not in (403, 501):  # an earlier release, or its ACL, does not have reports
                     raise
 
     async def _resume(self, drain: str, uuid: str) -> None:
@@ -322,7 +322,7 @@ class Drain:
                 403,
                 404,
                 501,
-            ):  # it is gone, or an earlier release or its rules know no pause: its end is one
+            ):  # the queue is gone, or an earlier release or its ACL does not have pauses: both need no end of a pause
                 raise
 
     async def _move_queue(self, drain: str, store: str, name: str, uuid: str) -> None:
@@ -332,7 +332,7 @@ class Drain:
         except ManagementError as error:
             if DECLINED not in error.text or not await self._elsewhere(drain, store, name, uuid):
                 raise
-            target = self._side_of(uuid)  # whoever died had come so far
+            target = self._side_of(uuid)  # an earlier drainer was killed after this step
             address = await self._take(target, drain, store, name, uuid)
         moved_s, began_s = self._clock.now_s, self._clock.now_s
         tally: dict[str, Any] = {"name": name, "uuid": uuid, "moved": 0, "known": 0, "bytes": 0, "checksum": 0}
@@ -363,7 +363,7 @@ class Drain:
                 return
             for side, what in ((self._source, "source"), (target, "target")):
                 if move.ended.startswith(f"{what}: amqp:not-allowed"):
-                    side.abort()  # it is a backup now, to which the connection has stayed
+                    side.abort()  # it has become a backup, and the connection stayed open
             self._tell("again", {"queue": name, "why": move.ended})
             await self._clock.pause(0.2)
 
@@ -427,7 +427,7 @@ class Drain:
         try:
             await self._targets[was].ask("DECLINE", "drain", "", body)
         except ManagementError as error:
-            if error.status in (403, 409, 501):  # something of it has come, or an earlier release has to take it
+            if error.status in (403, 409, 501):  # some messages are at this target already, or an earlier release must take them
                 return False
             raise
         try:

@@ -141,7 +141,7 @@ def _exchanges(plan: Plan, source: Inventory, target: Inventory) -> None:
         if name in there and there[name]["exchangeType"] != item["exchangeType"]:
             what = f"it is a {item['exchangeType']} exchange, and the target's of this name a {there[name]['exchangeType']} one"
             plan.problems.append((f"exchange {name!r}", what))
-    while missing:  # an exchange comes behind its alternate
+    while missing:  # an exchange is created after its alternate exchange
         name = next((each for each, item in missing.items() if item["alternateExchange"] not in missing), next(iter(missing)))
         item = missing.pop(name)
         body = {"exchangeType": item["exchangeType"], "durable": item["durable"], "arguments": _arguments(item)}

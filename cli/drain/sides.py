@@ -114,7 +114,7 @@ class Side:
                 backup = error.status == 409 and "ask the primary" in error.text and len(self.addresses) > 1
                 if error.status != 503 and not backup:
                     raise
-                client.abort()  # another broker is the primary now
+                client.abort()  # another broker has become the primary
             except ClientError:
                 client.abort()
             await self._clock.pause(_PAUSE_S)

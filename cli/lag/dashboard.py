@@ -101,7 +101,7 @@ def _serve(asked: dict[str, Any], listen: str, port: int, names: frozenset[str],
     from spark_analytics.locations import is_remote
     from spark_analytics.requests import times_of
 
-    times_of(asked, int(time.time() * 1000))  # so that a wrong time is refused before anything starts
+    times_of(asked, int(time.time() * 1000))  # refuses a wrong time before anything starts
     if not is_remote(asked["path"]) and not Path(asked["path"]).exists():
         raise Refused(f"there is no folder {asked['path']}: give --input the folder that the brokers write telemetry to")
     if session.SUBMITTED not in os.environ:

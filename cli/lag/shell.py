@@ -108,8 +108,15 @@ def reads(command: _Command) -> _Command:
         click.option("--input", "path", metavar="DIR", help="Folder of telemetry, or a URL that Spark can read (s3a://...)."),
         click.option("--kafka", metavar="SERVERS", help="Read from Kafka instead: host:port,..."),
         click.option("--topic", metavar="NAME", help="Kafka topic with lines of telemetry."),
+        click.argument("words", nargs=-1, metavar="", expose_value=False, callback=_no_words),
     ]
     return _with(command, [*options, master])
+
+
+def _no_words(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> None:
+    """Refuse words without an option: most often one of them is the folder."""
+    if words:
+        raise click.UsageError(f"the folder of telemetry is an option: --input {words[0]}")
 
 
 def summarises(command: _Command) -> _Command:

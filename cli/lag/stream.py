@@ -92,7 +92,7 @@ def _run(asked: Streaming, master: str | None) -> None:
     stopping = threading.Event()
     progress("starting Spark")
     spark = session.start(master, work="stream")
-    # After the start: Spark takes SIGINT for itself.
+    # Only after the start, because Spark installs a handler for SIGINT of its own.
     previous = {number: signal.signal(number, lambda *_: stopping.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     watch = _Watch(asked)
     try:

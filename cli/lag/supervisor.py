@@ -80,7 +80,7 @@ class Supervisor:
             else:
                 self._board.doing(str(answer["progress"]))
                 return
-        except Exception as error:  # the page stays after any answer of a child
+        except Exception as error:  # no answer of a child process may end the page
             self._board.trouble(f"The summary could not be shown: {type(error).__name__}. Spark is started again.")
             if self._child is not None:
                 self._child.end("KILL")

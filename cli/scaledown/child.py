@@ -21,7 +21,7 @@ def main() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
-    if os.getppid() != parent:  # it has gone before
+    if os.getppid() != parent:  # the parent ended before the call
         sys.exit(1)
     from cli.commands import qpid_drain
 

@@ -88,7 +88,7 @@ class Controller:
             if self.once:
                 raise endings.Refused(str(error)) from None
             self._say("unseen", str(error))
-            self._wanted.clear()  # what is under way goes on
+            self._wanted.clear()  # drains in progress continue
             return []
         self._told = ""
         for site in sites:

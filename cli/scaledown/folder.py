@@ -123,7 +123,7 @@ class Folder:
         answers = await gatherResults([self._leaves(ordinal) for ordinal in asked])
         self.seen_s = self._reactor.seconds()
         leave = dict(zip(asked, answers, strict=True))
-        # Brokers may take seconds to answer, and a drain may have ended meanwhile: what is known now counts.
+        # Brokers may take seconds to answer, and a drain may have ended meanwhile: use the state of now.
         return [Site("", wanted, tuple(self._store(ordinal, leave.get(ordinal, False)) for ordinal in self._known))]
 
     def _count(self) -> int:
@@ -202,7 +202,7 @@ class Folder:
         elif work.step is Do.DRAIN:
             known.tries.anew()
             known.released = _times(known.path)
-            if not known.path.exists():  # the drain has deleted it
+            if not known.path.exists():  # the drain has deleted the store
                 del self._known[ordinal]
 
 

@@ -137,7 +137,7 @@ class Namespace:
                 self._may = True
                 await self._lease.take()
         except StoreError as error:
-            if error.status == NOT_FOUND:  # somebody has deleted it: it is made anew
+            if error.status == NOT_FOUND:  # the Lease was deleted: it is created again
                 self._may = False
             if now_s < self._acts_until_s:
                 return ""
@@ -260,7 +260,7 @@ class Namespace:
             if now is not None and any(map(claims.may_call_off, claims.claims_of(brokers, [now], ()))):
                 self._tell(step.value, self._facts("store", claim.name))
                 self._call_off(claim, self._address(brokers, ordinal))
-        elif step is Do.STOP or claim.drainer is not None:  # one that has ended stands where the next is to be
+        elif step is Do.STOP or claim.drainer is not None:  # a drainer pod that has ended has the name that the next one needs
             write = claims.room(claim)
             if write is not None:
                 if step is Do.STOP:

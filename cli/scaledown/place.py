@@ -94,7 +94,7 @@ async def leaves(reactor: Any, target: Target) -> bool:
         client = await target.connect(reactor)
         (item,) = await client.query("drain", None, target.timeout_s)
     except ClientError:
-        return False  # it is down: restarted, or upgraded
+        return False  # the broker is down for a restart or an upgrade
     finally:
         if client is not None:
             client.abort()

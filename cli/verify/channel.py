@@ -61,7 +61,7 @@ class Gate(IOHandler):
         self._secure = {_host_and_port(url) for url in map(Url, secure)}
         self._credentials: Credentials | None = None
         if secure:
-            from broker.net.credentials import Credentials  # what it brings takes time to load
+            from broker.net.credentials import Credentials  # this import takes time
 
             self._credentials = Credentials(files)
 
@@ -117,7 +117,7 @@ class Cipher:
                     raise Failed(why)
             while True:
                 pieces.append(tls.recv(READ_BYTES))
-        except (SSL.WantReadError, SSL.ZeroReturnError):  # who has said that it ends closes the socket next
+        except (SSL.WantReadError, SSL.ZeroReturnError):  # after a close alert the peer closes the socket
             return b"".join(pieces)
         except SSL.Error as error:
             raise Failed(what_failed(error, self.untrusted)) from None
@@ -295,7 +295,7 @@ class Channel(Selectable):
 
     def _fail(self, text: str, name: str = "proton.pythonio") -> None:
         transport = self._transport
-        self._flush()  # TLS says why it ends
+        self._flush()  # sends the alert in which TLS gives the reason
         transport.condition = Condition(name, text)
         self._gate.reason, self._gate.denied = text, name == UNAUTHORIZED
         transport._connect_selectable = None
@@ -307,7 +307,7 @@ class Channel(Selectable):
 
     def _push(self, plain: bytes) -> None:
         transport, position = self._transport, 0
-        with contextlib.suppress(TransportException):  # it has ended, and takes no more
+        with contextlib.suppress(TransportException):  # the transport has ended, and accepts no more bytes
             while position < len(plain) and (capacity := transport.capacity()) > 0:
                 transport.push(plain[position : position + capacity])
                 position += capacity
@@ -341,7 +341,7 @@ class Channel(Selectable):
             except BlockingIOError:
                 return
             except OSError:
-                self._output.clear()  # the end of the socket is read next
+                self._output.clear()  # the next read reports the end of the socket
 
     def _follow(self) -> None:
         """Do what proton wants next."""

@@ -574,7 +574,7 @@ class Consumer(Client):
         try:
             message.decode(encoded)
         except MessageException as error:
-            self.turn.strange.append(f"what is no AMQP message on {self.setting.queues[queue]}: {error}"[:MAX_TROUBLE_CHARS])
+            self.turn.strange.append(f"what is not an AMQP message on {self.setting.queues[queue]}: {error}"[:MAX_TROUBLE_CHARS])
             return None
         name = read_id(message.id)
         if name is None or name.run != self.setting.run or name.queue != queue:
@@ -612,7 +612,7 @@ def _tag(delivery: Any) -> bytes:
 def run(pipe: Connection, setting: Setting) -> None:
     """The life of a client's process. It ignores Ctrl-C, which only its parent handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.getLogger("proton").setLevel(logging.CRITICAL)  # it would write about each attempt to connect that failed
+    logging.getLogger("proton").setLevel(logging.CRITICAL)  # otherwise it logs each failed attempt to connect
     try:
         gate = Gate(setting.addresses, setting.login, setting.tls)
         kind = Producer if setting.role == "producer" else Consumer
@@ -624,9 +624,9 @@ def run(pipe: Connection, setting: Setting) -> None:
         container.start()
         while container.process() and not container.errors:
             continue
-        container.stop()  # raises what a handler has raised
+        container.stop()  # raises the exception of a handler, if there was one
         pipe.send(Ended(client.gaps.all(), client.latency))
     except BrokenPipeError:
-        return  # nobody listens any more
+        return  # the parent process has ended
     except Exception:
         pipe.send(Broken(traceback.format_exc()))

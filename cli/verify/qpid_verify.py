@@ -126,9 +126,9 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> 
     url = with_password(url, values["password_file"], "brokers")
     files = TlsFiles.from_values(values)
     if any(address.transport == urls.SSL for address in url.addresses):
-        from broker.net.credentials import Credentials  # what it brings takes time to load
+        from broker.net.credentials import Credentials  # this import takes time
 
-        Credentials(files)  # says in one line what is wrong with a file
+        Credentials(files)  # raises an error of one line if a file cannot be used
     workload = Workload(
         addresses=[f"amqps://{one.name}" if one.transport == urls.SSL else one.name for one in url.addresses],
         queues=[f"{values['queue_prefix']}-{position}" for position in range(1, values["queues"] + 1)],
@@ -171,7 +171,7 @@ def command(form: str, **options: Any) -> None:
     settings = read(options, os.environ)
     for signaled in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signaled, signal.default_int_handler)
-    logging.getLogger("proton").setLevel(logging.CRITICAL)  # what it has to say, the errors below say
+    logging.getLogger("proton").setLevel(logging.CRITICAL)  # the errors below report the same
     try:
         with _queues(settings) as queues:
             report, run = _verify(settings, queues)

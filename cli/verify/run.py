@@ -376,7 +376,7 @@ class Run:
                 try:
                     client.pipe.send(word)
                 except OSError:
-                    continue  # it has just ended, and its last words are on their way
+                    continue  # the process has just ended, and its last messages are still in the pipe
 
     def gaps(self, role: str) -> list[Gap]:
         """The gaps of all producers, or consumers, that have ended."""

@@ -28,7 +28,7 @@ _from_json: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 class BadReplication(ValueError):
-    """The data is no message between members; the text says what is wrong with it."""
+    """The data is not a message between members; the text says what is wrong with it."""
 
 
 def encode(message: Message, payload: Sequence[bytes], wire: int = WIRE_VERSION) -> bytes:
@@ -50,9 +50,9 @@ def _first_form(message: Message) -> dict[str, Any]:
 
 def decode(data: bytes) -> tuple[Message, memoryview]:
     """The message and its payload, as a view of `data`; an Append does not have its `entries` yet. BadReplication if the data
-    is no message."""
+    is not a message."""
     if len(data) < _START or not data.startswith(_DATA):
-        raise BadReplication(f"{len(data)} bytes that are no replication message")
+        raise BadReplication(f"{len(data)} bytes that are not a replication message")
     size, head_size = _LENGTHS.unpack_from(data, len(_DATA))
     if size != len(data) - _START + 4 or head_size > min(size, _LARGEST_HEAD):
         raise BadReplication(f"a replication message of {len(data)} bytes states lengths of {size} and {head_size}")

@@ -74,7 +74,7 @@ class Backup:
         member = self._member
         entries = message.entries
         if message.prev_index < member.commit_index:
-            # What is committed is in every primary's log (§5.4.3): the logs agree up to there without a look.
+            # Every primary's log contains all committed entries (§5.4.3), so the logs agree up to there: no comparison is needed.
             agreed = member.commit_index
             entries = entries[agreed - message.prev_index :]
         elif member.log.epoch_at(message.prev_index) != message.prev_epoch:
@@ -103,7 +103,7 @@ class Backup:
         self._hear(now, sender, chunk.index)
         member = self._member
         if chunk.index <= member.commit_index or member.log.epoch_at(chunk.index) == chunk.index_epoch:
-            # The log itself reaches as far: keep it, and whatever follows (§7, receiver rule 6).
+            # The log contains this batch already: keep it and all entries after it (§7, receiver rule 6).
             self._agree(now, chunk.index)
             self._reply(0)
             return
@@ -121,7 +121,7 @@ class Backup:
     def attest(self, now: float, sender: str, message: Attest) -> None:
         """The primary treats this member as a witness. It must not attest a log that it does not have."""
         self._hear(now, sender, message.commit_index)
-        reason = "it is no witness: give every broker the same --ha-witness"
+        reason = "it is not a witness: give every broker the same --ha-witness"
         self._member.send(sender, AppendReply(self._member.epoch, message.round, False, 0, 0, reason=reason))
 
     def chunk_stored(self, index: int) -> None:
@@ -244,8 +244,8 @@ class Backup:
             self._ready = now - self._target_at <= member.settings.election_s
             self._target, self._target_at = self.told_commit, now
         if member.blank:
-            # An entry of the primary's own epoch is committed, so all that was ever committed before lies below it (§5.4.2). What
-            # this store acknowledged in that epoch before it was lost counts at the primary, whose Appends say how far that goes.
+            # The primary has committed an entry of its own epoch, so every entry that was ever committed is below it (§5.4.2). What
+            # this store acknowledged in that epoch before it was lost still counts: the primary's Appends tell up to where.
             if self._told and match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:
                 member.make_whole()
         elif member.floor is not None and Position(member.log.epoch_at(match) or 0, match) >= member.floor:

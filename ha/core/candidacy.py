@@ -218,7 +218,7 @@ class Candidacy:
             if self.campaign is None:
                 self._run(now)
 
-    # Ways to the office
+    # Ways to become the primary
 
     def _stand(self, now: float, role: Backup) -> None:
         """Begin a promotion: it is refused, or goes by handover, or by votes."""
@@ -334,7 +334,7 @@ class Candidacy:
         elif self._pursuit is not None and campaign.round is Round.PRE_VOTE:
             self._seek(now, campaign, self._pursuit)
         elif campaign.lost or (self._pursuit is not None and campaign.tally.hopeless(self._member.connected)):
-            addresses, me = self._member.log.members.addresses, self._member.me  # one that is being removed is the last to try
+            addresses, me = self._member.log.members.addresses, self._member.me  # a member that is being removed tries last
             self._set_back(now, self._verdict(campaign), turn=addresses.index(me) if me in addresses else len(addresses))
 
     def _verdict(self, campaign: Campaign) -> str:

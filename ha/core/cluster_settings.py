@@ -166,17 +166,17 @@ def _switchover(at: Any, candidate: Any, now_s: float) -> dict[str, Any]:
 
 def _tags(given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping):
-        raise BadSetting(f"{given!r:.80} are no tags")
+        raise BadSetting(f"{given!r:.80} are not tags")
     strangers = sorted(set(map(str, given)) - {"priority", "nofailover", "site"})
     if strangers:
         raise BadSetting(f"there is no tag {strangers[0]!r:.40}; there are priority, nofailover and site")
     priority, nofailover, site = given.get("priority", 0), given.get("nofailover", False), given.get("site", "")
     if type(priority) is not int or abs(priority) > MAX_PRIORITY:
-        raise BadSetting(f"priority {priority!r:.40} is no number from -{MAX_PRIORITY} to {MAX_PRIORITY}")
+        raise BadSetting(f"priority {priority!r:.40} is not a number from -{MAX_PRIORITY} to {MAX_PRIORITY}")
     if type(nofailover) is not bool:
         raise BadSetting(f"nofailover {nofailover!r:.40} is neither true nor false")
     if not isinstance(site, str) or (site and not _SITE.fullmatch(site)):
-        raise BadSetting(f"site {site!r:.80} is no name of 1 to 64 letters, digits, '.', '_' and '-'")
+        raise BadSetting(f"site {site!r:.80} is not a name of 1 to 64 letters, digits, '.', '_' and '-'")
     found = {"priority": priority, "nofailover": nofailover, "site": site}
     return {name: value for name, value in found.items() if value}
 

@@ -37,7 +37,7 @@ class Change(Enum):
     ADD = "as a learner, which becomes a voter when it has caught up"
     ADD_WITNESS = "as the witness"
     ADD_STANDBY = "as a learner that stays one"
-    LET_VOTE = "a learner that stays one no more: it becomes a voter when it has caught up"
+    LET_VOTE = "a standby learner may vote: it becomes a voter when it has caught up"
     LOWER = "a voter that becomes a learner that stays one"
     REMOVE = "no more"
 
@@ -182,12 +182,12 @@ class Membership:
 
     def _let_vote(self, address: str) -> Membership:
         if address not in self.standby:
-            raise BadMembership(f"{address} is no learner that stays one ({', '.join(self.standby) or 'there is none'})")
+            raise BadMembership(f"{address} is not a learner that stays one ({', '.join(self.standby) or 'there is none'})")
         return self._stay(each for each in self.standby if each != address)
 
     def _lowered(self, address: str) -> Membership:
         if address not in self.stores:
-            raise BadMembership(f"{address} is no voting member that stores messages ({', '.join(self.stores)})")
+            raise BadMembership(f"{address} is not a voting member that stores messages ({', '.join(self.stores)})")
         if self.stores == (address,):
             raise BadMembership(f"{address} is the last voting member that stores messages")
         voters = (each for each in self.voters if each != address)

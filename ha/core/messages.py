@@ -260,7 +260,7 @@ def fault_of(message: Append | SnapshotChunk) -> str:
 
 def _fault_of_chunk(chunk: SnapshotChunk) -> str:
     if chunk.offset < 0 or chunk.nbytes < 1 or chunk.offset + chunk.nbytes > chunk.total_bytes:
-        return f"{chunk.nbytes} bytes at {chunk.offset} are no part of a snapshot of {chunk.total_bytes} bytes"
+        return f"{chunk.nbytes} bytes at {chunk.offset} are not part of a snapshot of {chunk.total_bytes} bytes"
     if chunk.index < 1 or not 0 < chunk.index_epoch <= chunk.epoch:
         return f"a snapshot of index {chunk.index}, epoch {chunk.index_epoch} cannot be a primary's of epoch {chunk.epoch}"
     return ""

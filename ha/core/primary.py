@@ -266,7 +266,7 @@ class Primary:
     def _feed(self, progress: Progress, now: float) -> None:
         """Send the available batches as far as the limits allow, without waiting for answers (dissertation §10.2.1)."""
         if isinstance(progress, Asking):
-            return  # of what is on this disk alone, and only when it is needed: `_ask_witness`
+            return  # the witness is asked in `_ask_witness`: only if needed, and only about entries that are on this disk alone
         member, log, settings = self._member, self._member.log, self._member.settings
         while progress.has_room(log, settings):
             prev_index = progress.next_index - 1
@@ -349,7 +349,7 @@ class Primary:
             member.emit(MembershipEnded(self._change[0], True, "committed"))
             self._change = None
         if member.me not in member.log.members.voters and member.log.members_index <= index:
-            self._heartbeat(now)  # tells the others of the commit
+            self._heartbeat(now)  # tells the other members about the commit
             learns = member.me in member.log.members.learners
             self.resigned = f"{member.me} {'is a learner now' if learns else 'has been removed from the cluster'}"
 

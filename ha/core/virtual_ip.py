@@ -43,7 +43,7 @@ _NEIGHBOR_ADVERTISEMENT, _OVERRIDE, _TARGET_LINK_LAYER = 136, 0x20000000, 2
 
 
 class BadAddress(ValueError):
-    """This is no virtual IP address. The text says why."""
+    """This is not a virtual IP address. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)

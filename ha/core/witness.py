@@ -7,7 +7,7 @@ voter whose log ends there, and refuses its vote to every log that ends before i
 because it has nothing to serve.
 
 Batches that commit with its help are on fewer disks: with two brokers, on one. A broker that lacks them cannot be
-elected. So the primary asks the witness only while the brokers that keep up are no majority (`Asking`), and once for
+elected. So the primary asks the witness only while the brokers that keep up are not a majority (`Asking`), and once for
 each new membership when that is committed: by then enough brokers have what is attested.
 
 Invariants: an attested position is saved before it is reported, and only grows. A primary asks only about batches of

@@ -673,7 +673,7 @@ class Peers:
         connection.idle_timeout_s = self.silence_s
         peer = IncomingPeer(self, connection, value)
         self.incoming[value] = peer
-        # Of a primary that joined while this broker was away it may not know yet, but must answer to be told.
+        # If that primary joined while this broker was away, this broker may not know it, but must answer to learn of it.
         self._link_to(value).hurry()
         return peer
 

@@ -38,7 +38,7 @@ def make(name: str, settings: ArbiterSettings, reactor: Any, daemon: str) -> Arb
         factory = plugin.make
     except (AttributeError, TypeError, ValueError):
         raise SettingsError(
-            f"the arbiter {name} is no plug-in: it has no INTERFACE and make() (docs/reference/arbiters.md)"
+            f"the arbiter {name} is not a plug-in: it has no INTERFACE and make() (docs/reference/arbiters.md)"
         ) from None
     if interface != INTERFACE:
         raise SettingsError(

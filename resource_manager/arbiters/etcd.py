@@ -100,7 +100,7 @@ def _access(user: str, password: Path | None) -> Access:
         raise ValueError("user and password-file belong together: give both")
     if password is None:
         return Access()
-    password_file(str(password))  # that it can be read now is said at the start
+    password_file(str(password))  # raises at the start if the file cannot be read
     return Access(user, lambda: password_file(str(password)))
 
 

@@ -158,7 +158,7 @@ class LeasedArbiter(ABC):
             self._do(self._candidate.failed(error.trouble, str(error), self._now_s(), error.wait_s))
 
         ensureDeferred(self.carry_out(request)).addCallbacks(answered, failed).addErrback(
-            lambda failure: self.log.failure("{store}: a mistake in this daemon", store=self._store, failure=failure)
+            lambda failure: self.log.failure("{store}: an internal error of this daemon", store=self._store, failure=failure)
         )
 
     # ---- the watch

@@ -77,7 +77,7 @@ class Roles:
         self._cancel()
         self._busy = True
         ensureDeferred(self._set_roles(self._view)).addCallbacks(self._done, self._failed).addErrback(
-            lambda failure: self.log.failure("labels of pods: a mistake in this daemon", failure=failure)
+            lambda failure: self.log.failure("labels of pods: an internal error of this daemon", failure=failure)
         )
 
     async def _set_roles(self, view: Published) -> str:
@@ -90,7 +90,7 @@ class Roles:
             return f"{view.primary} is the primary, and no pod of {self._selector} {which}"
         newest = max(pod.epoch for pod in pods)
         self._overtaken = self._overtaken + 1 if newest > view.epoch else 0
-        if self._overtaken > 1:  # once may be that others have heard of a promotion first
+        if self._overtaken > 1:  # the first time, the other daemons may only have heard of a promotion earlier
             return f"pods are labelled for epoch {newest}, and the cluster is in {view.epoch}: if it was made anew, delete them"
         for pod in changes(name, view.epoch, pods):
             patch = {

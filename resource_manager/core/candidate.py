@@ -68,7 +68,7 @@ class Holder:
     revision: int
 
 
-# Requests, of which one is under way at a time, and their answers.
+# Requests and their answers. One request is in progress at a time.
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ class Candidate:
                 self._due_s = now_s + (self._settings.recheck_s if self._waits(now_s) else self._settings.interval_s)
                 if ttl_s <= 0:
                     self._lose_lease()
-                elif self._lease:  # else it has run out here while the answer was on its way
+                elif self._lease:  # otherwise it expired while the answer was on its way
                     self._lease_runs(sent_s, ttl_s)
                 self._learn(holder, now_s)
                 if not self._watching:
@@ -314,7 +314,7 @@ class Candidate:
             self._health = Health(True, sent_s)
         return [*effects, *self._go_on(now_s)]
 
-    # From here on: what follows.
+    # The consequences of the events.
 
     def _wants(self, now_s: float) -> bool:
         return now_s < self._wanted_s + self._settings.max_turn_s

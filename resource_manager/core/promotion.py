@@ -202,7 +202,7 @@ class Promotion:
         self._need.fresh_from_s = self._need.asked_s = now_s
         return [PromoteRefused(name, reason, rest_s), AskAll()]
 
-    # From here on: the points of the list at the top.
+    # The steps of the list in the module's docstring.
 
     def _served_by(self, name: str, epoch: int, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -248,7 +248,8 @@ class Promotion:
         if turn_s > now_s:
             need.has_turn = False
             return [*self._wait("it is not this daemon's turn yet"), *([WakeAt(turn_s)] if isfinite(turn_s) else [])]
-        if not need.has_turn:  # an arbiter may be a stranger's: a turn that moves on with each answer must not age the views
+        # Only the first time: an arbiter that moves its turn with each answer must not make the views too old for ever.
+        if not need.has_turn:
             need.has_turn, need.fresh_from_s = True, max(need.fresh_from_s, turn_s)
         return self._look(sight, need, now_s)
 

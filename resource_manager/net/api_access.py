@@ -38,7 +38,7 @@ def server(value: str) -> str:
 def object_name(value: str) -> str:
     """An option's value: the name of an object. ValueError."""
     if not _NAME.fullmatch(value) or len(value) > 253:
-        raise ValueError(f"{value!r} is no name of an object: small letters, digits, `-` and `.`")
+        raise ValueError(f"{value!r} is not the name of an object: small letters, digits, `-` and `.`")
     return value
 
 
@@ -57,7 +57,7 @@ def access(
         str if token_file is None else lambda: _token(token_file),
         Tls(values["ca_file"], values["certificate"], values["key"]),
     )
-    found.token()  # that it can be read now is said at the start
+    found.token()  # raises at the start if the token cannot be read
     if found.url.startswith("https:"):
         found.tls.read()
     elif found.tls.files:
@@ -68,7 +68,7 @@ def access(
 def _in_cluster(values: Mapping[str, Any], environ: Mapping[str, str], account: Path, give: str) -> dict[str, Any]:
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
-        raise ValueError(f"this is no pod (KUBERNETES_SERVICE_HOST is not set): give {give}")
+        raise ValueError(f"this is not a pod (KUBERNETES_SERVICE_HOST is not set): give {give}")
     found: dict[str, Any] = {"server": server(f"https://{f'[{host}]' if ':' in host else host}:{port}")}
     if values["namespace"] is None:
         found["namespace"] = object_name(_content(account / "namespace"))
@@ -85,7 +85,7 @@ def _content(path: Path) -> str:
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{path}: it is no text") from None
+        raise ValueError(f"{path}: it is not text") from None
 
 
 def _token(path: Path) -> str:

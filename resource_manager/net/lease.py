@@ -188,7 +188,7 @@ class Lease:
             try:
                 self.sees(await self._client.call("update", LEASE, self._of.name, wanted))
             except StoreError as error:
-                self._known = None  # without an answer it may have been written
+                self._known = None  # without an answer we do not know whether it was written
                 if error.status != CONFLICT:
                     raise self._gone(error) from None
                 conflict = error

@@ -148,7 +148,7 @@ class Mirror:
         self._on_change()
 
     def _pause(self, delay_s: float) -> Deferred[None]:
-        if self._stopped:  # the client turns the end of a request into a refusal, and of a watch into a reason
+        if self._stopped:  # the client reports a cancelled request as a refusal, and a cancelled watch as a reason
             return fail(CancelledError())
         return deferLater(self._reactor, delay_s, lambda: None)
 

@@ -63,5 +63,5 @@ class Tls:
     def _load(path: Path, load: Callable[[bytes], Any], content: bytes) -> Any:
         try:
             return load(content)
-        except Exception:  # OpenSSL has an error of its own for each of its parts
+        except Exception:  # OpenSSL raises different exceptions for different faults
             raise ValueError(f"{path}: there is no certificate (and key) in PEM form that can be read") from None

@@ -133,7 +133,7 @@ class Web:
         """End everything in progress, and the connections."""
         for one in list(self._under_way):
             one.cancel()
-        # A connection goes back to the pool only some turns after its last answer was delivered: it is not to stay there.
+        # Connections return to the pool some turns after their last answer was delivered: close them then.
         self._pool.cachedConnectionTimeout = 0
         closed: Deferred[None] = self._pool.closeCachedConnections()
         return closed
@@ -146,7 +146,7 @@ def parsed(content: bytes) -> dict[str, Any]:
     """A JSON object. ValueError if the text is not one."""
     answer = json.loads(content)
     if not isinstance(answer, dict):
-        raise ValueError("the answer is no JSON object")
+        raise ValueError("the answer is not a JSON object")
     return answer
 
 
@@ -171,7 +171,7 @@ def value(failure: Failure) -> BaseException:
 
 def said(error: BaseException) -> str:
     """An error in half a line."""
-    reasons = getattr(error, "reasons", None)  # of a request or an answer that broke off
+    reasons = getattr(error, "reasons", None)  # treq wraps the reasons for an interrupted request or answer
     if reasons:
         return said(value(reasons[0]))
     if isinstance(error, CancelledError):

@@ -262,7 +262,7 @@ class Agent:
                 raise Failed(ERR_GENERIC, f"this broker continues as the primary, because no other can take over: {why}")
             if view.get("status") in PRIMARY:
                 self._pause()
-        return SUCCESS  # the score is the next monitor's: to write it now would have Pacemaker decide anew, before it promotes
+        return SUCCESS  # the next monitor writes the score: a write here would make Pacemaker decide again before it promotes
 
     def notify(self) -> int:
         """Pacemaker announces its next actions; `demote` reads them."""

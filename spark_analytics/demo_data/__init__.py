@@ -1,7 +1,7 @@
 """Telemetry with known answers, of any size: a story of a cluster, for demonstrations and tests.
 
 `write` makes the files and returns the results that a correct summary must find in them. Begin with plan.py, which decides
-what happens. incidents.py has the few lines that are no samples, story.py writes all lines, and answers.py works out the
+what happens. incidents.py has the few lines that are not samples, story.py writes all lines, and answers.py works out the
 expected results. It needs neither Spark nor numpy, so it starts at once.
 """
 

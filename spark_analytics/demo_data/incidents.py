@@ -1,4 +1,4 @@
-"""The few lines of the story that are no samples, as tables: events, and lines that were damaged on their way."""
+"""The few lines of the story that are not samples, as tables: events, and lines that were damaged on their way."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def events(plan: Plan) -> list[Event]:
     failed, missing, planned = f"the primary {names[0]} failed: {FAILED}", "there is no primary yet", "planned switchover"
     among = f"looking for the primary among {', '.join(names)}"
     found: list[Event] = [
-        # A resource manager writes at the start and, restarted, at the very end: so the story's span is its whole length.
+        # The first and last lines are of resource managers, so the span of the lines is the whole length of the story.
         (0, manager, 1, "discovery", 0, {"to": names[0]}),
         (plan.shape.seconds * 1000 - 1, manager, 4, "discovery", 2, {"to": names[2]}),
         (noticed_ms, 1, 1, "failure_detected", 0, {"detail": "nothing was heard of the primary"}),

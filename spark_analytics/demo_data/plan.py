@@ -60,7 +60,7 @@ class Shape:
 
     def __post_init__(self) -> None:
         assert self.slots >= FEWEST_SLOTS, "too short for all that happens"
-        assert self.backups >= 2, "one backup is no majority without its primary"
+        assert self.backups >= 2, "one backup is not a majority without its primary"
         assert not self.start_ms % self.interval_ms, "begins within an interval"
         assert not self.seconds * 1000 % self.interval_ms, "ends within an interval"
 

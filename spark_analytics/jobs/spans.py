@@ -40,7 +40,7 @@ def parse_length(text: str, option: str = "--window") -> int:
     found = LENGTH.fullmatch(text.strip())
     length = int(found[1]) * UNITS[found[2]] if found else 0
     if length <= 0 or (MINUTE % length and length % MINUTE):
-        raise Refused(f"{option} {text} is no length that fits whole minutes: try 10s, 1m or 1h")
+        raise Refused(f"{option} {text} is not a length that fits whole minutes: try 10s, 1m or 1h")
     return length
 
 

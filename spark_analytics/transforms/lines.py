@@ -113,7 +113,7 @@ def with_leaps(presence: DataFrame) -> DataFrame:
     col = F.col
     good = col("problem").isNull() & col("inside")
     whose = Window.partitionBy("cluster", "sender")
-    # From the last to the first, because Spark computes a frame that ends in the future again for each row.
+    # In descending order, because Spark computes a frame that ends in the future again for each row.
     after = whose.orderBy(col("first_seq").desc()).rowsBetween(Window.unboundedPreceding, -1)
     later_ms = F.min(F.when(good, col("start_ms"))).over(after)
     rows = presence.withColumn("ahead", good & F.coalesce(col("start_ms") > later_ms + _LEAP_MS, F.lit(False)))

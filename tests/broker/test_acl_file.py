@@ -105,7 +105,7 @@ def test_a_file_that_cannot_be_used_leaves_the_rules_that_were_and_the_answer_an
             why = f"cannot read the ACL file {path}: No such file or directory"
         else:
             path.write_text(wrong)
-            why = f"{path}:2: 'alow' is no permission: one of allow, allow-log, deny, deny-log"
+            why = f"{path}:2: 'alow' is not a permission: one of allow, allow-log, deny, deny-log"
         ops = as_user(b, "ops")
         said = f"{why}; the old rules stay in force"
         assert ops.request("RELOAD", "acl")[:2] == (409, said)
@@ -120,7 +120,7 @@ def test_a_file_that_cannot_be_used_leaves_the_rules_that_were_and_the_answer_an
 
 def test_a_file_that_is_wrong_at_the_start_is_an_error_with_the_line(path: Path) -> None:
     path.write_text("acl allow ann all\nquota queues many all\n")
-    with pytest.raises(BadAcl, match=r"broker\.acl:2: 'many' is no quota"):
+    with pytest.raises(BadAcl, match=r"broker\.acl:2: 'many' is not a quota"):
         AclFile(path, lambda: 0.0).load()
     path.write_text("#" * (MAX_FILE + 5))
     with pytest.raises(BadAcl, match=f"has {MAX_FILE + 1} characters"):

@@ -186,7 +186,7 @@ def test_a_call_waits_for_what_was_put_in_before_it(rig: Rig) -> None:
     assert rig.answers == []
     rig.ledger.when_committed(lambda: rig.answers.append("called too"))
     rig.clock.advance(1)
-    assert len(rig.log.waiting) == 1, "a call alone is no batch"
+    assert len(rig.log.waiting) == 1, "a call alone is not a batch"
     rig.log.commit()
     rig.clock.advance(0)
     assert rig.answers == ["called", "called too"]

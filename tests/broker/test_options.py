@@ -174,8 +174,8 @@ def test_a_password_on_the_command_line_is_refused_and_elsewhere_it_is_taken(con
     [
         (b"", "there is no password in the first line of FILE"),
         (b"\nmore\n", "there is no password in the first line of FILE"),
-        (b"\xff\n", "the first line of FILE is not UTF-8 text: it is no password"),
-        (b"x" * 4097, "the first line of FILE has more than 4096 bytes: it is no password"),
+        (b"\xff\n", "the first line of FILE is not UTF-8 text: it is not a password"),
+        (b"x" * 4097, "the first line of FILE has more than 4096 bytes: it is not a password"),
         (None, "cannot read FILE: No such file or directory"),
     ],
 )

@@ -151,7 +151,7 @@ def test_a_link_needs_an_origin_tags_and_a_peer_that_waits_for_outcomes() -> Non
         assert condition(client.sender(origin_address(DRAIN, "another"))) == "amqp:not-found"
         for presettled in (True, False):
             link = client.sender(origin_address(DRAIN, QUEUE), presettled=presettled)
-            client.send(link, "its tag is no sequence")
+            client.send(link, "its tag is not a sequence")
             assert condition(link) == "amqp:invalid-field"
         assert b.depth("q") == 0
 

@@ -138,9 +138,9 @@ def test_tokens_are_a_way_to_log_in() -> None:
         ({"ssl_certificate": None}, "--token-keys needs --ssl-certificate: tokens are taken over TLS"),
         ({"token_keys": "http://issuer/keys"}, "keys come over https:, or over http: from this machine"),
         ({"token_keys": "ftp://issuer/keys"}, "keys come over https:"),
-        ({"token_keys": "https://me:secret@issuer/keys"}, "is no URL of keys"),
-        ({"token_keys": "https://issuer:port/keys"}, "is no URL of keys"),
-        ({"token_keys": "https:///keys"}, "is no URL of keys"),
+        ({"token_keys": "https://me:secret@issuer/keys"}, "is not a URL of keys"),
+        ({"token_keys": "https://issuer:port/keys"}, "is not a URL of keys"),
+        ({"token_keys": "https:///keys"}, "is not a URL of keys"),
         ({"token_keys": " "}, "--token-keys: a file is needed"),
     ],
 )

@@ -231,7 +231,7 @@ async def test_spark_failing_in_the_middle_is_said_in_its_words(monkeypatch: pyt
 @pytest_twisted.ensureDeferred
 async def test_nonsense_from_the_child_breaks_no_page() -> None:
     board = Board()
-    async with keeping(board, 'print("NaN is no report {", flush=True)'):
+    async with keeping(board, 'print("NaN is not a report {", flush=True)'):
         await until(lambda: "could not be shown" in board.problem)
         assert board.page()
 
@@ -312,7 +312,7 @@ async def test_an_open_page_follows_and_nothing_that_somebody_did_is_lost(browse
 def test_a_wrong_address_window_or_folder_is_one_line_before_anything_starts(tmp_path: Path) -> None:
     cases = {
         ("--listen", "somewhere"): "is not an IP address",
-        ("--since", "yesterday"): "is no time",
+        ("--since", "yesterday"): "is not a time",
         ("--window", "7s"): "try 10s, 1m or 1h",
         ("--compare", "long"): "--compare",
         ("--output", str(tmp_path / "no" / "page.html")): "create it first",

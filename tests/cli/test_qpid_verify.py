@@ -22,8 +22,8 @@ from tests.cli.running import run
     "words, text",
     [
         ([], "--brokers URL is needed"),
-        (["--brokers", "amqp:host:99999"], '"99999" in "host:99999" is no port'),
-        (["--brokers", "host,host"], '"host:5672" stands twice'),
+        (["--brokers", "amqp:host:99999"], '"99999" in "host:99999" is not a port'),
+        (["--brokers", "host,host"], '"host:5672" is given twice'),
         (["--brokers", "amqps:host", "--ssl-ca-file", "/nowhere"], "/nowhere: cannot be read: No such file"),
         (["--brokers", "amqps:host", "--ssl-key", "/key"], "--ssl-key has no effect without --ssl-certificate"),
         (["-b", "a", "--seconds", "soon"], "'soon' is not a number of seconds"),

@@ -270,8 +270,8 @@ async def test_a_set_that_is_unfit_and_a_drainer_that_does_not_start_are_told_on
     [
         (("--namespace", "a", "--stores", "."), "--stores is for stores in a folder, and --namespace for those in Kubernetes"),
         (("--namespace", "a", "--namespace", "a"), "a --namespace is given twice"),
-        (("--namespace", "A_"), "'A_' is no name of an object"),
-        (("--namespace", "a"), "this is no pod (KUBERNETES_SERVICE_HOST is not set): give --api-server https://host:6443"),
+        (("--namespace", "A_"), "'A_' is not the name of an object"),
+        (("--namespace", "a"), "this is not a pod (KUBERNETES_SERVICE_HOST is not set): give --api-server https://host:6443"),
         (("--namespace", "a", "--api-server", "http://far:1"), "over http a stranger could answer for far"),
         (("--namespace", "a", "--brokers", "h:1"), "--brokers needs {ordinal}"),
         (("--api-server", "https://h:1"), "--api-server goes with --namespace"),

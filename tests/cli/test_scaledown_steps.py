@@ -26,7 +26,7 @@ ORPHANS = [Store(2), Store(3), Store(7)]
         pytest.param(2, [Store(3), Store(7, released=True)], [(Do.DRAIN, 3)], id="the next one follows"),
         pytest.param(2, [Store(3), Store(7, work=Do.DRAIN)], [], id="and waits for the one before"),
         pytest.param(2, [Store(3), Store(7, waits=True)], [(Do.DRAIN, 3)], id="one that fails holds up nobody"),
-        pytest.param(8, ORPHANS, [], id="a rolling restart and an upgrade are no scale-downs: brokers are silent for a while"),
+        pytest.param(8, ORPHANS, [], id="a rolling restart and an upgrade are not scale-downs: brokers are silent for a while"),
         pytest.param(0, [*ORPHANS, Store(0, leaves=True)], [], id="scaled to zero, migration does not occur"),
         pytest.param(0, [Store(7, work=Do.DRAIN)], [(Do.STOP, 7)], id="nor does it go on"),
         pytest.param(

@@ -272,7 +272,7 @@ def test_a_log_of_one_broker_ends_it_with_the_reason(tmp_path: Path, newer: int)
 
 
 def test_an_unknown_kind_of_record_stops_a_member_after_what_came_before_it(mixed: Mixed) -> None:
-    """Such a batch is whole, by its checksum: it is no damage, and no reason to drop a link."""
+    """Such a batch is whole, by its checksum: it is not a damage, and no reason to drop a link."""
     machine, a = mixed.machine, mixed.log("a")
     first = mixed.write("a", queue("before"))
     machine.run_until(lambda: mixed.level("a", "b", "c") and a.may_propose)

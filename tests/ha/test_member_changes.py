@@ -162,7 +162,7 @@ def test_a_witness_beside_an_odd_number_of_brokers_is_of_no_use_and_refused(mach
 @pytest.mark.parametrize(
     "role, status, text",
     [
-        ("voter", 409, f"{B} is no learner that stays one (there is none)"),
+        ("voter", 409, f"{B} is not a learner that stays one (there is none)"),
         ("king", 400, "a broker's role is voter or learner, not 'king'"),
         ("learner", 200, "committed"),
     ],

@@ -336,7 +336,7 @@ class TestBadInput:
         b.log.receive("a", SnapshotChunk(1, 9, 1, members, 8, 10, 10), b"ten bytes!")
         assert [reason for _, reason in b.closed] == [
             "a snapshot chunk of 9 bytes came where 10 were announced",
-            "10 bytes at 8 are no part of a snapshot of 10 bytes",
+            "10 bytes at 8 are not part of a snapshot of 10 bytes",
         ]
 
     def test_a_damaged_snapshot_is_not_installed_and_is_asked_for_again(self, machine: Machine) -> None:

@@ -108,8 +108,8 @@ VOTE = {"kind": "Vote", "epoch": 3, "last_index": 20, "last_epoch": 2}
 @pytest.mark.parametrize(
     "data,text",
     [
-        (b"", "0 bytes that are no replication message"),
-        (b"\x00\x53\x77" + b"x" * 20, "23 bytes that are no replication message"),
+        (b"", "0 bytes that are not a replication message"),
+        (b"\x00\x53\x77" + b"x" * 20, "23 bytes that are not a replication message"),
         (raw(VOTE)[:-1], "states lengths"),
         (raw(VOTE).replace(b'"', b"'"), "makes no sense"),
         (raw(VOTE).replace(b"Vote", b"V\xffte"), "makes no sense"),

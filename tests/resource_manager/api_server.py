@@ -4,7 +4,7 @@ Life: it listens on loopback, in a thread for each connection, and keeps objects
 resource versions and a history of changes. Strict: a write by another version than the object's is a conflict, and a Lease is
 never written without one; what a schema of Kubernetes does not know, or has as another type, is refused (unknown fields too,
 which the real one only drops); times of a Lease have six digits of a fraction; who has no token that is known is nobody, and
-who is no administrator may do what Roles and RoleBindings say that are in it, by namespace, verb, resource and name. Watches
+who is not an administrator may do what Roles and RoleBindings say that are in it, by namespace, verb, resource and name. Watches
 begin with what there is, or after a version; they have bookmarks, and end with 410 when their version is older than what
 `compact` left, and so do pages of a list. What has a finalizer is deleted when that is taken away, a claim only when no pod
 uses it, a pod that has a node when its kubelet says so, and what an owner is gone of, with it. The spec of a pod and of a claim
@@ -606,7 +606,7 @@ def _object(body: bytes) -> Thing:
     try:
         thing = json.loads(body)
     except ValueError:
-        raise Refusal(400, "the object provided is unrecognized: it is no JSON") from None
+        raise Refusal(400, "the object provided is unrecognized: it is not JSON") from None
     if not isinstance(thing, dict):
         raise Refusal(400, "the object provided is unrecognized")
     return thing

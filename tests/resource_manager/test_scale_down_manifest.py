@@ -39,7 +39,7 @@ def test_each_object_is_one_that_kubernetes_knows(thing: Thing, version: str) ->
 
 def test_the_brokers_stand_alone_and_the_hook_has_ten_seconds_less_than_the_grace_period() -> None:
     broker, ha = ha_settings.read(command(OF["StatefulSet"], "queues-0"), {})
-    assert (ha.ha_cluster, broker.drain_to, broker.port) == (False, None, 5672), "a restart is no scale-down"
+    assert (ha.ha_cluster, broker.drain_to, broker.port) == (False, None, 5672), "a restart is not a scale-down"
     given = {each["name"]: each.get("value") for each in CONTAINER["env"]}
     assert int(given["GRACE_SECONDS"]) == POD["terminationGracePeriodSeconds"] <= 600
     assert given["SERVICE"] == OF["StatefulSet"]["spec"]["serviceName"] == OF["Service"]["metadata"]["name"]

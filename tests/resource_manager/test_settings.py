@@ -52,7 +52,7 @@ def test_an_arbiters_own_options_stand_in_one_line_of_a_file(tmp_path: Path) -> 
     "options, text",
     [
         ({}, "--brokers URL is needed"),
-        ({"brokers": "a b"}, "is no host name"),
+        ({"brokers": "a b"}, "is not a host name"),
         ({"brokers": "a", "arbiter": "zookeeper"}, "there is no arbiter 'zookeeper'; there are: builtin"),
         ({"brokers": "a", "arbiter_option": "x"}, "--arbiter-option: 'x' is not KEY=VALUE"),
         ({"brokers": "a", "arbiter_patience": "-1"}, "--arbiter-patience: '-1' is not a number of seconds.*nor `never`"),

@@ -150,7 +150,7 @@ class SimulatedDisk:
         self.sync_s = 0.0
         """About how long a sync takes; no scheduling point when zero."""
         self.call_s: float | None = None
-        """At most how long any other call that changes something takes; None: they are no scheduling points."""
+        """At most how long any other call that changes something takes; None: they are not scheduling points."""
         self.short_writes = 0.0
         """How likely a write is to stop early."""
         self.capacity: int | None = None

@@ -50,7 +50,7 @@ class Event:
         self.named = named
         self.done = ""
         self.bare = False
-        """Whether it is no call in the owner's main thread, but one that lets another thread of it go on."""
+        """Whether it is not a call in the owner's main thread, but one that lets another thread of it go on."""
 
     def happen(self, order: int) -> None:
         """Now, unless it was cancelled or put off while it stood in line for the owner's thread."""

@@ -91,7 +91,7 @@ def test_a_folder_that_is_not_there_an_empty_one_and_a_bad_window_are_refused_be
         ("--input", str(tmp_path / "none")): "there is no folder",
         ("--input", str(tmp_path / "empty")): "holds no telemetry yet",
         ("--input", str(tmp_path), "--window", "7s"): "try 10s, 1m or 1h",
-        ("--input", str(tmp_path), "--since", "yesterday"): "is no time",
+        ("--input", str(tmp_path), "--since", "yesterday"): "is not a time",
         ("--input", str(tmp_path), "--output", str(tmp_path / "no" / "p.html")): "create it first",
     }
     for arguments, sentence in cases.items():
@@ -113,9 +113,9 @@ def test_a_stream_that_cannot_be_is_refused_before_spark_starts(tmp_path: Path) 
         (*source, "--output", str(tmp_path / "full" / "letter.txt" / "out")): "choose another --output",
         (*source, "--output", "s3a://bucket/lag"): "--output s3a://bucket/lag is a URL",
         (*source, *output, "--checkpoint", "hdfs:///lag"): "--checkpoint hdfs:///lag is a URL",
-        (*source, *output, "--trigger", "often"): "--trigger often is no length",
-        (*source, *output, "--since", "yesterday"): "is no time",
-        (*source, *output, "--keep", "long"): "--keep long is no length of time",
+        (*source, *output, "--trigger", "often"): "--trigger often is not a length",
+        (*source, *output, "--since", "yesterday"): "is not a time",
+        (*source, *output, "--keep", "long"): "--keep long is not a length of time",
         (*source, *output, "--keep", "23h"): "--keep 23h is less than a day",
     }
     for arguments, sentence in cases.items():
@@ -124,6 +124,15 @@ def test_a_stream_that_cannot_be_is_refused_before_spark_starts(tmp_path: Path) 
             arguments,
             result.stderr,
         )
+
+
+@pytest.mark.parametrize("command", ["summarise", "stream"])
+def test_a_folder_without_its_option_is_refused_with_the_option(command: str) -> None:
+    result = run(command, "--output", "out", "telemetry")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (
+        2,
+        "Error: the folder of telemetry is an option: --input telemetry",
+    )
 
 
 @pytest.mark.parametrize("command", ["summarise", "stream"])

@@ -40,7 +40,7 @@ def test_the_policy_names_exactly_the_script_and_style_that_the_page_holds(live:
 
 def test_the_page_points_at_nothing_outside_itself() -> None:
     made = page.render(reports.made())
-    assert set(re.findall(r"https?://[^\s\"'<]+", made)) == {"http://www.w3.org/2000/svg"}, "a name space is no address to fetch"
+    assert set(re.findall(r"https?://[^\s\"'<]+", made)) == {"http://www.w3.org/2000/svg"}, "a name space is never fetched"
     assert not re.findall(r"<(img|iframe|object|script src)\b|@import", made)
 
 

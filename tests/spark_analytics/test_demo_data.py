@@ -334,7 +334,7 @@ def test_a_story_that_cannot_be_is_refused_in_one_line_and_nothing_is_written(tm
         (*output, "--duration", "1m"): "is too short for all that happens",
         (*output, "--duration", "1h", "--interval", "60s"): "at least 7200 s",
         (*output, "--interval", "7s"): "is not a whole fraction of a minute",
-        (*output, "--duration", "soon"): "--duration soon is no length of time",
+        (*output, "--duration", "soon"): "--duration soon is not a length of time",
         (*output, "--start", "9999-01-01T00:00:00Z"): "is not in the past",
         (*output, "--duration", "3650d", "--queues", "5000"): "choose another --output, a longer --interval, or fewer --queues",
     }

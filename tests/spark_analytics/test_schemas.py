@@ -130,7 +130,7 @@ def test_each_bad_line_is_kept_aside_under_its_own_name_and_the_good_one_beside_
     found = {row["value"]: row["problem"] for row in rows}
     assert {problem: found[line] for problem, line in BAD.items()} == {problem: problem for problem in BAD}
     assert {found[line] for line in apart.values()} == {"two records on one line"}
-    assert found[nan] == "not telemetry in JSON", "NaN is no number of JSON's"
+    assert found[nan] == "not telemetry in JSON", "NaN is not a number of JSON's"
     assert [row["lag_ms"] for row in rows if row["problem"] is None] == [12.5], "an unknown field is tomorrow's, not an error"
 
 

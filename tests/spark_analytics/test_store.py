@@ -54,7 +54,7 @@ def test_batches_of_any_size_take_each_line_once_in_order_of_time(budget: int, s
 
 
 def test_the_first_batches_of_a_process_take_a_part_of_what_the_others_take(tmp_path: Path) -> None:
-    """Most of their time goes into compiling; an empty folder is no batch."""
+    """Most of their time goes into compiling; an empty folder is not a batch."""
     reader = tail.Telemetry({"path": str(tmp_path), "bytes": "1600"}).streamReader(LINES)
     limit = reader.getDefaultReadLimit()
     assert reader.latestOffset({}, limit) == {}

@@ -23,7 +23,7 @@ PATIENCE_S = 240.0
 
 @contextmanager
 def dashboard(kept: str) -> Iterator[str]:
-    """The command in a process of its own, and the URL that it says; told to stop at the end, which is no failure."""
+    """The command in a process of its own, and the URL that it says; told to stop at the end, which is not a failure."""
     command = [sys.executable, "-m", "cli.lag.qpid_lag", "dashboard", "--input", kept, "--refresh", "8"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None

@@ -76,7 +76,7 @@ def new_lines(broker: BrokerProcess, before: str) -> list[str]:
     return broker.log()[len(before) :].splitlines()
 
 
-# ---- bytes that are no AMQP, or wrong AMQP
+# ---- bytes that are not AMQP, or wrong AMQP
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_a_wrong_line_in_the_acl_file_is_told_with_file_and_line(tmp_path: Path)
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "a.acl").write_text("acl allow ann all\nacl alow eve all\n")
     said = refusal("--port", 0, "--data-dir", tmp_path / "store", "--acl-file", "a.acl", status=USAGE)
-    assert said == f"{tmp_path}/store/a.acl:2: 'alow' is no permission: one of allow, allow-log, deny, deny-log"
+    assert said == f"{tmp_path}/store/a.acl:2: 'alow' is not a permission: one of allow, allow-log, deny, deny-log"
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["a.acl"], "nothing else was touched"
 
 
@@ -183,7 +183,7 @@ def test_a_data_folder_in_use_is_told_with_the_process_that_has_it(running: Brok
 def test_a_folder_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letters.txt").write_text("dear all")
     said = refusal("--port", 0, "--data-dir", tmp_path)
-    assert said == f"{tmp_path} is not empty and has no store.json, so it is no data folder of a broker; name another one"
+    assert said == f"{tmp_path} is not empty and has no store.json, so it is not the data folder of a broker; name another one"
     assert {path.name for path in tmp_path.iterdir()} <= {"letters.txt", "lock"}
 
 

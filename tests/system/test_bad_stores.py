@@ -190,7 +190,7 @@ def test_a_batch_with_a_bad_checksum_is_not_stored_and_its_link_ends(three: Clus
     "data, why",
     [
         (b"\x00\x53\x75\xb0\x00\x00\x00\x04\xff\xff\xff\xff", "states lengths of"),
-        (b"hello", "5 bytes that are no replication message"),
+        (b"hello", "5 bytes that are not a replication message"),
         (
             b"\x00\x53\x75\xb0\x00\x00\x00\x12\x00\x00\x00\x0e" + b'{"kind":"Nil"}',
             r"Invalid value 'Nil' - at `\$\.kind`",

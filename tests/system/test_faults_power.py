@@ -51,7 +51,7 @@ def restore_power(brokers: list[BrokerProcess], disks: list[Disk]) -> None:
     for broker, its in zip(brokers, disks, strict=True):
         its.repair()
         canary = its.folder / "lost+found" / CANARY
-        assert not canary.exists() or canary.read_bytes() == b"", "what was not synced was not lost: this was no power cut"
+        assert not canary.exists() or canary.read_bytes() == b"", "what was not synced was not lost: this was not a power cut"
         broker.start()
 
 

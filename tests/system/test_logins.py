@@ -310,7 +310,7 @@ def test_the_users_are_read_again_at_a_hangup_unless_they_have_become_wrong(brok
     staying = BlockingConnection(f"amqp://{broker.address}", user="bob", password="other", allowed_mechs="PLAIN")
     users_file.change(file, lambda text: users.with_line(text, "bob", None))
     hang_up_until(f"1 users read from {file}")
-    with pytest.raises(ProtonException, match="bob@QPID is no user of this broker any more"):
+    with pytest.raises(ProtonException, match="bob@QPID is not a user of this broker any more"):
         staying.wait(lambda: False, timeout=30)
 
 

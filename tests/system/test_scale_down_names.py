@@ -207,6 +207,6 @@ def test_each_row_of_the_table_has_a_test_whose_name_carries_its_words() -> None
         for where in re.findall(r"`([^`]*)`", cell):
             path, _, test = where.partition("::")
             tree = ast.parse((ROOT / path).read_text())
-            assert test in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}, f"{where} is no test"
+            assert test in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}, f"{where} is not a test"
         told = [set(where.partition("::")[2].split("_")) for where in re.findall(r"`([^`]*)`", cell)]
         assert any(set(row.split()) <= words for words in told), f"no test of {row!r} has its words"

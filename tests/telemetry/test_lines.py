@@ -121,7 +121,7 @@ def test_what_json_has_no_number_for_is_refused(bad: float) -> None:
 
 
 def test_an_event_of_no_known_type_is_refused() -> None:
-    with pytest.raises(ValueError, match="'song' is no type of event; there are backup_lost"):
+    with pytest.raises(ValueError, match="'song' is not a type of event; there are backup_lost"):
         lines.event_record(HEAD, 1, broker="b", type="song")
 
 

@@ -100,7 +100,7 @@ class _Reader:
             raise ValueError("a group needs a name in the same line")
         name, *members = words
         if not _GROUP.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of a group: letters, digits, - and _ make one")
+            raise ValueError(f"{name!r} is not the name of a group: it must consist of letters, digits, - and _")
         if name == ALL:
             raise ValueError("`all` means every user, so it cannot be the name of a group")
         if name in self.groups:
@@ -135,12 +135,12 @@ class _Reader:
             )
         permission, user, action, *rest = words
         if permission not in _PERMISSIONS:
-            raise ValueError(f"{permission!r} is no permission: {_among(_PERMISSIONS)}")
+            raise ValueError(f"{permission!r} is not a permission: {_among(_PERMISSIONS)}")
         if action not in (ALL, *ACTIONS):
-            raise ValueError(f"{action!r} is no action: {_among((ALL, *ACTIONS))}")
+            raise ValueError(f"{action!r} is not an action: {_among((ALL, *ACTIONS))}")
         kind = rest[0] if rest else ALL
         if kind not in (ALL, *OBJECTS):
-            raise ValueError(f"{kind!r} is no object: {_among((ALL, *OBJECTS))}")
+            raise ValueError(f"{kind!r} is not an object: {_among((ALL, *OBJECTS))}")
         properties = _properties(rest[1:])
         if user == action == ALL and (kind != ALL or properties):
             raise ValueError("a rule for all users and all actions is the mode of the whole file, and names nothing else")
@@ -158,9 +158,9 @@ class _Reader:
             raise ValueError("a quota needs a kind, a number and a user: quota connections|queues NUMBER USER ...")
         kind, number, *names = words
         if kind not in self.quotas:
-            raise ValueError(f"{kind!r} is no kind of quota: {_among(self.quotas)}")
+            raise ValueError(f"{kind!r} is not a kind of quota: {_among(self.quotas)}")
         if not number.isdecimal() or int(number) > MAX_QUOTA:
-            raise ValueError(f"{number!r} is no quota: a whole number from 0 to {MAX_QUOTA}")
+            raise ValueError(f"{number!r} is not a quota: a whole number from 0 to {MAX_QUOTA}")
         for name in names:
             for user in self._users(name) or (ALL,):
                 self.quotas[kind][user] = int(number)
@@ -202,7 +202,7 @@ def _named(rule: Rule) -> str:
 
 def _user(word: str) -> str:
     if not _USER.fullmatch(word):
-        raise ValueError(f"{word!r} is no name of a user: letters, digits, and - _ . @ / make one")
+        raise ValueError(f"{word!r} is not the name of a user: it must consist of letters, digits, and - _ . @ /")
     return word
 
 
@@ -211,13 +211,13 @@ def _properties(words: list[str]) -> dict[str, str]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not value:
-            raise ValueError(f"{word!r} is no property with a value: PROPERTY=VALUE, without spaces")
+            raise ValueError(f"{word!r} is not a property with a value: PROPERTY=VALUE, without spaces")
         if name not in PROPERTIES:
-            raise ValueError(f"{name!r} is no property: {_among(sorted(PROPERTIES))}")
+            raise ValueError(f"{name!r} is not a property: {_among(sorted(PROPERTIES))}")
         if name in found:
-            raise ValueError(f"property {name!r} stands there twice")
+            raise ValueError(f"property {name!r} is given twice")
         if name in LIMITED and not value.isdecimal():
-            raise ValueError(f"{value!r} is no limit for {name}: a whole number")
+            raise ValueError(f"{value!r} is not a limit for {name}: a whole number")
         found[name] = value
     return found
 
@@ -233,7 +233,7 @@ def _host_rule(line: int, allows: bool, logs: bool, users: frozenset[str] | None
     first, comma, last = host.partition(",")
     low, high = _address(first), _address(last if comma else first)
     if low.version != high.version or int(low) > int(high):
-        raise ValueError(f"{host!r} is no range of addresses: the first one is not below the last one")
+        raise ValueError(f"{host!r} is not a range of addresses: the first one is not below the last one")
     return HostRule(line, allows, logs, users, low, high)
 
 
@@ -241,7 +241,7 @@ def _address(text: str) -> Address:
     try:
         return ip_address("127.0.0.1" if text == "localhost" else text)
     except ValueError:
-        raise ValueError(f"{text!r} is no IP address (names are not looked up)") from None
+        raise ValueError(f"{text!r} is not an IP address (names are not looked up)") from None
 
 
 def _among(words: object) -> str:

@@ -216,5 +216,5 @@ def _word(flag: bool) -> str:
 
 
 def _limit(value: object) -> int:
-    """A requested limit. 0, or a value that is no number, is no limit."""
+    """A requested limit. 0, or a value that is not a number, is not a limit."""
     return value if isinstance(value, int) and value > 0 else UNLIMITED

@@ -88,7 +88,7 @@ class HostRule:
     last: Address | None
 
     def fits(self, host: str) -> bool:
-        """Whether this address is one of them. A name is no address."""
+        """Whether this address is one of them. A name is not an address."""
         if self.first is None or self.last is None:
             return True
         try:

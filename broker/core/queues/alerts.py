@@ -5,7 +5,7 @@ it is repeated every `gap_s` seconds if this is configured. Below `down` it ends
 
 Arguments, with the names of qpidd (QueueSettings.cpp): `qpid.alert_count_up` (or `qpid.alert_count`, or
 `x-qpid-maximum-message-count`), `qpid.alert_count_down`, the same with `size` for bytes, and `qpid.alert_repeat_gap` (or
-`x-qpid-minimum-alert-repeat-gap`). Without `down`, it is half of `up`; 0 is no threshold.
+`x-qpid-minimum-alert-repeat-gap`). Without `down`, it is half of `up`; 0 means no threshold.
 """
 
 from __future__ import annotations

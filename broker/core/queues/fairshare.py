@@ -1,8 +1,8 @@
 """Priority queues whose lower levels get a share: after some messages of a level, the next lower level has its turn.
 
 Arguments, in addition to those of a priority queue: `qpid.fairshare` (or `x-qpid-fairshare`) is the number of consecutive
-messages that a level may deliver; `qpid.fairshare-N` sets it for level N only, the lowest being 0. A share of 0 is no limit: the
-level has its turn until it is empty.
+messages that a level may deliver; `qpid.fairshare-N` sets it for level N only, the lowest being 0. A share of 0 means no limit:
+the level has its turn until it is empty.
 
 Life of a turn: it begins at the highest level. A level that has delivered its share, or has nothing to deliver, passes the turn
 to the next lower one, and the lowest one to the highest. A level whose next message is not in memory keeps the turn.

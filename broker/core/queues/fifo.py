@@ -80,7 +80,7 @@ class Fifo:
     def lane_of(self, sequence: int) -> Lane:
         """The one lane. ValueError for a sequence of another."""
         if sequence >> 56 != self.lane.next_seq >> 56:
-            raise ValueError(f"sequence {sequence:#x} is of a lane that this queue has not")
+            raise ValueError(f"sequence {sequence:#x} belongs to a lane that this queue does not have")
         return self.lane
 
     def lane_for(self, message: bytes) -> int:
@@ -109,7 +109,7 @@ class Fifo:
                     break
                 self.acquired += n - self._forget_claimed(self._cursor, end)
                 self._cursor = end
-                if lots:  # what follows is for the next time
+                if lots:  # the rest is for the next call
                     break
                 absent = self._walk(lots, max_count, max_bytes)
             for lot in lots[here:]:

@@ -117,7 +117,7 @@ class Lane:
         if self.blocks:
             last = self.blocks[-1]
             if last.live:
-                last.offsets, last.run_starts = last.offsets[:], last.run_starts[:]  # a copy has no room to grow
+                last.offsets, last.run_starts = last.offsets[:], last.run_starts[:]  # a copied array has no spare room allocated
                 last.places, last.crcs = last.places[:], last.crcs[:]
                 last.tidy_below = last.count // 4 if last.count >= _TIDY_FROM else 0
             else:
@@ -520,7 +520,7 @@ class Lane:
             self._move(self.blocks[index], sorted(by_block[index]))
 
     def _move(self, block: Block, moves: list[Move]) -> None:
-        for file, nbytes in block.bytes_by_file():  # a file of which nothing is alive may be missing
+        for file, nbytes in block.bytes_by_file():  # files without live bytes may be missing in the table
             self.live_by_file[file] = self.live_by_file.get(file, 0) - nbytes
         pieces: dict[int, list[Move]] = {}
         for move in moves:

@@ -21,7 +21,7 @@ _COUNTER = (1 << LANE_SHIFT) - 1
 
 
 class Walk:
-    """See the module. ValueError, when `place` is none of a queue of this kind."""
+    """See the module. ValueError, when `place` is not of a queue of this kind."""
 
     __slots__ = ("_cursor", "_ends", "_order")
 

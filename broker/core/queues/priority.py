@@ -79,7 +79,7 @@ class Priority:
         return self._by_level[level]
 
     def lane_for(self, message_bytes: bytes) -> int:
-        """The level of a message; bytes that are no AMQP message have the default priority."""
+        """The level of a message; bytes that are not an AMQP message have the default priority."""
         try:
             asked = message.header(message_bytes).priority
         except message.BadMessage:
@@ -157,7 +157,7 @@ def level_for(asked: int, n_levels: int) -> int:
 
 
 def levels_of(arguments: dict[str, Any]) -> int:
-    """How many levels a queue's arguments ask for; 0 when it is no priority queue. ValueError when they cannot be."""
+    """How many levels a queue's arguments ask for; 0 when it is not a priority queue. ValueError when they cannot be."""
     for name in (*LEVELS, HIGHEST):
         if name in arguments:
             value = arguments[name]
@@ -173,6 +173,6 @@ def make(arguments: dict[str, Any], live_by_file: dict[int, int], residency: Res
     """The discipline of a queue with these arguments, if it is a priority queue."""
     try:
         n_levels = levels_of(arguments)
-    except ValueError:  # of an earlier version, which took any argument
+    except ValueError:  # made by an earlier version, which accepted any argument
         return None
     return Priority(n_levels, live_by_file, residency) if n_levels > 1 else None

@@ -74,7 +74,7 @@ class ReadAhead:
                 left -= lane.bytes_between(ahead, end)
                 if end < lane.next_seq:
                     return
-                lane.spilled = False  # all that is there is in memory, or comes: what arrives now may stay
+                lane.spilled = False  # every message of this lane is in memory or being read: new ones may stay in memory
 
     def _runs(self, wanted: dict[int, Body], lane: Lane, sequence: int, max_bytes: int) -> int:
         """Add the runs from `sequence` on that are not in memory, within about so many bytes. Returns where that ends."""

@@ -4,7 +4,7 @@ have one.
 Life of an entry: a TIMES record puts it. On the primary it is taken once when its time has come, and may be put `again`. It is
 removed with its message. A new term begins with `rewind`: all entries whose time has come can be taken again.
 
-Times are whole ms since 1970 of the log's time (broker.core.log_time); 0 in a column is no time. Entries are in chunks of `CHUNK`
+Times are whole ms since 1970 of the log's time (broker.core.log_time); 0 means no time. Entries are in chunks of `CHUNK`
 consecutive sequences: 8 bytes for each message of a chunk with an entry, and nothing for other messages.
 
 Invariants: an entry that was taken is not taken again before `again` or `rewind`; a chunk without entries is dropped; the agenda

@@ -30,7 +30,7 @@ from broker.core.values import FIXED, WIDTHS, BadValue, Encoded, Reader, skip
 
 
 class Truth(Enum):
-    """A truth value that a message holds: unlike Python's own, it is no number."""
+    """A truth value that a message holds: unlike Python's own, it is not a number."""
 
     TRUE = True
     FALSE = False
@@ -134,7 +134,7 @@ _STEPS: Final = {code: WIDTHS[code >> 4] + 1 for code in range(0x40, 0xA0)}
 
 
 def _value(data: bytes, position: int, stop: int) -> tuple[Value, int]:
-    """The value that begins here, and where it ends. It is none of `_READS`."""
+    """The value that begins here, and where it ends. Its type is not among `_READS`."""
     code = data[position]
     if code in _CONSTANTS:
         return _CONSTANTS[code], position + 1
@@ -147,7 +147,7 @@ def _value(data: bytes, position: int, stop: int) -> tuple[Value, int]:
 def _text_or_null(raw: Any) -> Value:
     if raw is None or isinstance(raw, str):
         return raw
-    raise BadValue(f"a property is a {type(raw).__name__}, where a text is due")
+    raise BadValue(f"a property is a {type(raw).__name__}, but must be a text")
 
 
 def _number_or(default: int | None) -> Callable[[Any], Value]:
@@ -156,7 +156,7 @@ def _number_or(default: int | None) -> Callable[[Any], Value]:
             return default
         if isinstance(raw, int) and not isinstance(raw, bool):
             return raw
-        raise BadValue(f"a field is a {type(raw).__name__}, where a number is due")
+        raise BadValue(f"a field is a {type(raw).__name__}, but must be a number")
 
     return number
 
@@ -175,7 +175,7 @@ def _id_or_null(raw: Any) -> Value:
 
 
 def user_text(raw: bytes) -> str:
-    """A user's id as its characters; as hexadecimal digits, if it is no UTF-8."""
+    """A user's id as its characters; as hexadecimal digits, if it is not UTF-8."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -185,7 +185,7 @@ def user_text(raw: bytes) -> str:
 def _durable(raw: Any) -> Value:
     if raw is None or isinstance(raw, bool):
         return Truth(bool(raw))
-    raise BadValue(f"the field durable is a {type(raw).__name__}, where a boolean is due")
+    raise BadValue(f"the field durable is a {type(raw).__name__}, but must be a boolean")
 
 
 _MEANINGS: Final[dict[str, Callable[[Any], Value]]] = {

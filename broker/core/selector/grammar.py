@@ -125,7 +125,7 @@ _LARGEST = 1 << 63
 
 
 class BadSelector(ValueError):
-    """This text is no selector. What is wrong, where, and what is due there."""
+    """This text is not a selector. What is wrong, where, and what was expected there."""
 
 
 def parsed(text: str) -> Condition:
@@ -343,21 +343,21 @@ def _opposite(condition: Found) -> Found:
 def _condition(found: Found) -> Condition:
     node: Node = found.node
     if isinstance(node, Negative | Arithmetic) or (isinstance(node, Literal) and not isinstance(node.value, bool)):
-        raise wrong(found.start, "a condition is due here, and this is a value: compare it with something")
+        raise wrong(found.start, "expected a condition, but this is a value: compare it with something")
     return node
 
 
 def _value(found: Found) -> Value:
     node: Node = found.node
     if not isinstance(node, Identifier | Literal | Negative | Arithmetic):
-        raise wrong(found.start, "a value is due here, and this is a condition: join conditions by AND, OR and NOT")
+        raise wrong(found.start, "expected a value, but this is a condition: join conditions by AND, OR and NOT")
     return node
 
 
 def _number(found: Found) -> Value:
     value = _value(found)
     if isinstance(value, Literal) and isinstance(value.value, str | bool):
-        raise wrong(found.start, "a number is due here: there is no arithmetic of texts and truth values")
+        raise wrong(found.start, "expected a number: texts and truth values cannot be calculated with")
     return value
 
 

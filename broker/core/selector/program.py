@@ -6,8 +6,8 @@ two Python expressions, of which each part of the tree needs only one: `_true` i
 condition is "unknown" when neither is true, which costs nothing.
 
 Comparisons are those of JMS: with NULL they are unknown; values of different types are neither equal nor unequal nor ordered, so
-every comparison of them is false. Arithmetic with a value that is no number, and division by zero, give NULL. Exact numbers are
-exact, however large, and compare with approximate ones by their mathematical values; a quotient of exact numbers loses its
+every comparison of them is false. Arithmetic with a value that is not a number, and division by zero, give NULL. Exact numbers
+are exact, however large, and compare with approximate ones by their mathematical values; a quotient of exact numbers loses its
 fraction.
 
 Invariants: texts of the selector are constants of the code and never part of its source; the code's size is linear in that of the

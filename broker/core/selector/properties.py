@@ -28,7 +28,7 @@ def of_fields(asked: Any) -> Condition:
         field = name.replace("-", "_")
         if field not in PROPERTIES_FIELDS or "_" in name:
             known = ", ".join(sorted(each.replace("_", "-") for each in PROPERTIES_FIELDS))
-            raise BadSelector(f"the properties-filter names {name!r}, which is no property; there are {known}")
+            raise BadSelector(f"the properties-filter names {name!r}, which is not a property; there are {known}")
         if value is not None:
             conditions.append(_is(Identifier(FIELD_PREFIX + field), _id(field, value), name))
     return _all(conditions)
@@ -48,7 +48,7 @@ def _pairs(asked: Any, what: str) -> list[tuple[str, Any]]:
         raise BadSelector(f"the value of a {what} is a map of 1 to {limits.MAX_FILTER_FIELDS} names to values")
     for name in asked:
         if not isinstance(name, str):
-            raise BadSelector(f"the {what} names {name!r:.40}, where a string is due")
+            raise BadSelector(f"the {what} names {name!r:.40}, but a name must be a string")
     return list(asked.items())
 
 

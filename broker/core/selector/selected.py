@@ -29,7 +29,7 @@ class Selector:
     __slots__ = ("counts", "matches", "text")
 
     def __init__(self, text: str, condition: Condition | None = None) -> None:
-        """`condition`: what `text` stands for, if that is no selector itself. BadSelector when it is none."""
+        """`condition`: what `text` stands for, if that is not a selector itself. BadSelector when it is not one."""
         self.text = text
         self.matches, self.counts = program(parsed(text) if condition is None else condition)
 
@@ -46,7 +46,7 @@ class Selector:
 
 @lru_cache(_KEPT)
 def compiled(text: str) -> Selector:
-    """The selector of this text. BadSelector when it is none."""
+    """The selector of this text. BadSelector when it is not one."""
     return Selector(text)
 
 

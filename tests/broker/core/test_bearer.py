@@ -117,7 +117,7 @@ def test_a_password_that_is_no_token_is_looked_at_as_before() -> None:
     assert take(*plain("bob", "secret")) == sasl.Grant("bob@QPID", sasl.PLAIN, authenticated=True)
     assert take(*plain("bob", "wrong")) == sasl.Deny("SASL PLAIN as bob: name or password is wrong", "bob")
     assert done(Plain(None, desk()).step(plain("bob", "secret")[1])) == sasl.Deny(
-        "SASL PLAIN: the password is no token, and there are no users (--users)"
+        "SASL PLAIN: the password is not a token, and there are no users (--users)"
     )
     without = done(Plain(REGISTER).step(plain("bob", TOKEN)[1]))
     assert without == sasl.Deny("SASL PLAIN as bob: name or password is wrong", "bob")

@@ -105,11 +105,11 @@ def test_whatever_stands_in_an_argument_is_read_as_python_reads_it_and_written_a
         (b'{"op":"juggle","needs":9}', "'juggle' needs machine version 9"),
         (b'{"op":"queue-add","uuid":"u","name":"q","level":"all","arguments":{"x":NaN},"needs":9}', "needs machine version 9"),
         (b'{"op":"queue-del"}', "missing required field `uuid`"),
-        (b'{"op":"queue-del","uuid":NaN}', "is no command"),
-        (b'{"op":NaN}', "is no command"),
-        (b"[1]", "is no command"),
-        (b"{", "is no command"),
-        (b"\xff", "is no command"),
+        (b'{"op":"queue-del","uuid":NaN}', "is not a command"),
+        (b'{"op":NaN}', "is not a command"),
+        (b"[1]", "is not a command"),
+        (b"{", "is not a command"),
+        (b"\xff", "is not a command"),
     ],
 )
 def test_what_this_version_cannot_apply_is_no_guess(text: bytes, why: str) -> None:

@@ -195,7 +195,7 @@ def test_true_is_not_one_but_one_is_one_point_nought() -> None:
 
 
 def test_an_unknown_kind_is_refused_with_the_kinds_there_are() -> None:
-    with pytest.raises(ValueError, match='"direkt" is no kind of exchange: there are direct, topic, fanout, headers'):
+    with pytest.raises(ValueError, match='"direkt" is not a kind of exchange: there are direct, topic, fanout, headers'):
         Exchange("e", "direkt")
 
 

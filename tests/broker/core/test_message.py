@@ -1,4 +1,4 @@
-"""Sections read from encoded bytes, against proton's own codec, and against bytes that are no message."""
+"""Sections read from encoded bytes, against proton's own codec, and against bytes that are not a message."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_every_truncation_that_matters_is_noticed(made: proton.Message) -> None:
 
 
 def refused(data: bytes) -> str:
-    """Why this is no message; "" when it is one."""
+    """Why this is not a message; "" when it is one."""
     try:
         message.check(data)
     except BadMessage as error:
@@ -463,7 +463,7 @@ def test_an_array_cannot_claim_more_than_the_bound() -> None:
         (
             message.message_id,
             section(0x73, listed(b"\x73\x00\x00\xd8\x00")),
-            "the char at byte 13 is 0xd800, which is no Unicode character",
+            "the char at byte 13 is 0xd800, which is not a Unicode character",
         ),
         (message.application_properties, section(0x74, b"\x45"), "the application-properties section at byte 3 is not a map"),
         (
@@ -522,7 +522,7 @@ def test_a_message_that_comes_by_parts_says_whether_its_first_part_has_all_befor
         assert message.body_begins_in(data[:stop]) == (stop >= body + 3), stop
     assert message.body_begins_in(b"\x00\x53\x75")
     assert message.body_begins_in(b"\x00\x53\x76")
-    assert not message.body_begins_in(data[:body]), "sections alone are no message"
+    assert not message.body_begins_in(data[:body]), "sections alone are not a message"
     assert not message.body_begins_in(b"nonsense")
 
 

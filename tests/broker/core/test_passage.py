@@ -152,7 +152,7 @@ def test_a_new_binding_is_owed_the_last_message_until_it_is_said_to_be_paid() ->
     assert both.nodes.bindings_of("u-q") == [owed]
     again = plan_binding(both.nodes, "e", "q", "#", {"x": 1})[1]
     assert isinstance(again, Bind)
-    assert not again.owes, "bound anew with other arguments it is no new binding"
+    assert not again.owes, "bound anew with other arguments it is not a new binding"
     definitions = both.states[CLUSTER].definitions
     change, why = definitions.apply(ValueGiven(exchange="x-e", queue="u-q", key="#"))
     assert isinstance(change, Paid)

@@ -260,7 +260,7 @@ def test_binding_again_changes_the_arguments_or_nothing() -> None:
     [
         ({"op": "juggle"}, "'juggle' is unknown"),
         (queue("q") | {"needs": 99}, "'queue-add' needs machine version 99"),
-        ({"op": "queue-add", "uuid": 7}, "is no command: Expected `str`, got `int`"),
+        ({"op": "queue-add", "uuid": 7}, "is not a command: Expected `str`, got `int`"),
         ({}, "'' is unknown"),
     ],
 )

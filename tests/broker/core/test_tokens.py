@@ -203,7 +203,7 @@ def private_pem() -> str:
         ('{"keys": {}}', 'has a list "keys"'),
         (json.dumps({"keys": [{}] * (limits.MAX_TOKEN_KEYS + 1)}), f"of {limits.MAX_TOKEN_KEYS} at most"),
         ('{"keys": []}', "it has no key for signatures"),
-        ('{"keys": [1]}', "key 1 is no JSON object"),
+        ('{"keys": [1]}', "key 1 is not a JSON object"),
         ('{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}', "key 1 is a secret: only public keys"),
         (json.dumps({"keys": [{"kty": "new"}, key("ES256").as_dict(private=True)]}), "key 2 is a secret"),
         (json.dumps({"keys": [public("ES256", x="AA")]}), "key 1 cannot be read"),

@@ -188,7 +188,7 @@ def test_what_expires_soon_is_told_of_once_a_day(tmp_path: Path, logged: list[st
 
 def test_a_list_by_nobody_who_is_trusted_is_told_of(tmp_path: Path) -> None:
     """Breaks when it is taken: every certificate would be refused, for there is no list of their own authority."""
-    with pytest.raises(SettingsError, match=r"revoked.pem: the list is of CN=Stranger, which is no authority of .*ca.pem"):
+    with pytest.raises(SettingsError, match=r"revoked.pem: the list is of CN=Stranger, which is not an authority of .*ca.pem"):
         Credentials(files(tmp_path, revoked=Authority("Stranger").revoke(tmp_path)))
 
 

@@ -365,7 +365,7 @@ def test_who_is_gone_from_the_users_file_is_turned_out_and_nobody_else() -> None
         b.broker.admission.look_again()
         b.settle()
         condition = gone.connection.remote_condition
-        assert condition.description == "ann@QPID is no user of this broker any more"
+        assert condition.description == "ann@QPID is not a user of this broker any more"
         assert not any(client.connection.remote_condition for client in (stays, token_s, certified))
     with bench(authentication=lambda clock: Authentication(clock, maybeDeferred, lambda: "nonce", users=USERS)) as b:
         client = b.client(mechanism="PLAIN", user="nobody-of-these", password="any", socket=ENCRYPTED)

@@ -125,7 +125,7 @@ WRONG: dict[str, tuple[Callable[[Bench], Any], dict[str, Any], int]] = {
     "expired": (lambda b: signed(b, -600), {}, 401),
     "no text": (lambda b: 7, {}, 400),
     "one of Azure's own": (lambda b: "SharedAccessSignature sr=q", {"type": "servicebus.windows.net:sastoken"}, 400),
-    "of a type that is no text": (signed, {"type": {"jwt": 1}}, 400),
+    "of a type that is not text": (signed, {"type": {"jwt": 1}}, 400),
     "another operation": (signed, {"operation": "delete-token"}, 400),
 }
 

@@ -203,7 +203,7 @@ class Node:
         """What a witness attests only grows, and was on its primary's disk then."""
         before, self.disk.attested = self.disk.attested, attested
         if attested is not None and attested != before:
-            assert self.settings.witness, f"{self.address} attests a log, and is no witness"
+            assert self.settings.witness, f"{self.address} attests a log, and is not a witness"
             assert before is None or (before.epoch, before.index) < (attested.epoch, attested.index)
             holder = self.cluster[attested.primary].disk
             assert holder.end >= Position(attested.epoch, attested.index), f"{attested} is not on that broker's disk"

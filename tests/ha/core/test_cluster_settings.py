@@ -56,13 +56,13 @@ def test_a_request_becomes_a_key_and_a_value_and_an_empty_one_ends_it(body: Any,
         ),
         ({"setting": "switchover", "at": "2029-01-15T08:00:00Z"}, "is not within the next year"),
         ({"setting": "tags", "tags": {}}, "give its address"),
-        ({"setting": "tags", "address": "b:1"}, "None are no tags"),
+        ({"setting": "tags", "address": "b:1"}, "None are not tags"),
         ({"setting": "tags", "address": "b:1", "tags": {"size": 1}}, "there is no tag 'size'"),
-        ({"setting": "tags", "address": "b:1", "tags": {"priority": True}}, "priority True is no number"),
-        ({"setting": "tags", "address": "b:1", "tags": {"priority": 1_000_001}}, "priority 1000001 is no number"),
+        ({"setting": "tags", "address": "b:1", "tags": {"priority": True}}, "priority True is not a number"),
+        ({"setting": "tags", "address": "b:1", "tags": {"priority": 1_000_001}}, "priority 1000001 is not a number"),
         ({"setting": "tags", "address": "b:1", "tags": {"nofailover": "yes"}}, "nofailover 'yes' is neither"),
-        ({"setting": "tags", "address": "b:1", "tags": {"site": "a b"}}, "site 'a b' is no name"),
-        ({"setting": "tags", "address": "b:1", "tags": {"site": 5}}, "site 5 is no name"),
+        ({"setting": "tags", "address": "b:1", "tags": {"site": "a b"}}, "site 'a b' is not a name"),
+        ({"setting": "tags", "address": "b:1", "tags": {"site": 5}}, "site 5 is not a name"),
     ],
 )
 def test_what_cannot_be_set_is_refused_with_the_reason(body: Any, said: str) -> None:
@@ -125,7 +125,7 @@ def test_a_manager_is_told_why_it_must_not_promote(settings: Any, terms: list[Te
 def test_the_manager_that_the_cluster_agrees_on_moves_its_primary_as_often_as_it_is_told(
     settings: Any, insists: bool, refused: bool
 ) -> None:
-    """Twenty moves in a row by an administrator are no failure; a daemon that takes a primary for failed, again and again, is."""
+    """Twenty moves in a row by an administrator are not a failure; a daemon that calls a primary failed again and again is."""
     terms = [term(200, "etcd", planned=True), term(5, "pacemaker", planned=True)]
     assert bool(objection("pacemaker", settings, terms, "a:1", NOW, insists=insists)) is refused
 

@@ -54,7 +54,7 @@ def test_a_backup_that_is_behind_becomes_the_primary_after_a_better_one_was_and_
 
 
 def test_a_broker_whose_removal_is_in_its_own_log_alone_is_refused_like_others() -> None:
-    """It is no member there, and may have to stand all the same (dissertation §4.2.2)."""
+    """It is not a member there, and may have to stand all the same (dissertation §4.2.2)."""
     cluster = led("a", "b", "c")
     cluster.isolate("a")
     cluster.call("a", lambda replica: replica.remove_member(cluster.now, "a", "remove a"))

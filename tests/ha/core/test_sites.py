@@ -39,7 +39,7 @@ def test_a_broker_of_a_second_site_follows_and_never_votes() -> None:
     for address in "bc":
         cluster.crash(address)
     cluster.pass_time(2.0)
-    assert cluster.states()["a"] == "joining", "two that follow are no majority"
+    assert cluster.states()["a"] == "joining", "two that follow are not a majority"
 
 
 def test_sites_change_places_one_step_at_a_time_and_nothing_is_lost() -> None:
@@ -79,10 +79,10 @@ PAIR = Membership.of("abw", "xy", witness="w", standby="x")
 @pytest.mark.parametrize(
     "change, address, text",
     [
-        (Change.LET_VOTE, "y", r"y is no learner that stays one \(x\)"),
-        (Change.LET_VOTE, "a", r"a is no learner that stays one \(x\)"),
-        (Change.LOWER, "w", r"w is no voting member that stores messages \(a, b\)"),
-        (Change.LOWER, "x", "x is no voting member"),
+        (Change.LET_VOTE, "y", r"y is not a learner that stays one \(x\)"),
+        (Change.LET_VOTE, "a", r"a is not a learner that stays one \(x\)"),
+        (Change.LOWER, "w", r"w is not a voting member that stores messages \(a, b\)"),
+        (Change.LOWER, "x", "x is not a voting member"),
         (Change.ADD_STANDBY, "b", "b is a member already"),
     ],
 )

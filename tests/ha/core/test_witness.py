@@ -352,7 +352,7 @@ def test_brokers_that_disagree_on_who_the_witness_is_attest_and_store_nothing_wr
     cluster = led("a", "b")
     members = Membership.of("ab", cluster_id="an-id")
     cluster.call("b", lambda replica: replica.step(cluster.now, "a", Attest(1, 3, 1, members, 1, 1)), settle=False)
-    assert declined(cluster) == "it is no witness: give every broker the same --ha-witness"
+    assert declined(cluster) == "it is not a witness: give every broker the same --ha-witness"
     cluster = pair()
     for message in (Append(1, 4, 0, 0, 1, 0, 1, cluster_id="an-id"), SnapshotChunk(1, 1, 1, cluster["a"].live.members, 0, 1, 3)):
         cluster.call("w", lambda replica, m=message: replica.step(cluster.now, "a", m), settle=False)  # type: ignore[misc]

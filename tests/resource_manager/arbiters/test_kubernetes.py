@@ -379,7 +379,7 @@ async def test_two_daemons_that_tell_the_same_at_the_same_time_agree(server: Any
                 daemon.arbiter.publish(Published(f"understudy-{primary}:5672", epoch))
             wanted = [("primary" if number == primary else "backup", str(epoch)) for number in range(3)]
             await until(lambda wanted=wanted: told(server) == wanted)  # type: ignore[misc]
-    assert [line for line in lines if "cannot be set" in line and " 409 " in line] == [], "a conflict is no trouble"
+    assert [line for line in lines if "cannot be set" in line and " 409 " in line] == [], "a conflict is not a trouble"
 
 
 @pytest.mark.usefixtures("pods")

@@ -263,7 +263,7 @@ async def test_in_a_pod_it_finds_the_server_its_account_and_whom_to_trust(
 @pytest.mark.parametrize(
     "cluster, options, text",
     [
-        ("c", {}, r"this is no pod \(KUBERNETES_SERVICE_HOST is not set\): give server=https://host:6443"),
+        ("c", {}, r"this is not a pod \(KUBERNETES_SERVICE_HOST is not set\): give server=https://host:6443"),
         ("", {"server": "http://localhost:1"}, "a name for the cluster is needed.*give --cluster-name"),
         (
             "Orders",
@@ -273,8 +273,8 @@ async def test_in_a_pod_it_finds_the_server_its_account_and_whom_to_trust(
         ("c", {"server": "http://localhost:1"}, "with server a namespace is needed: give namespace=NAME"),
         ("c", {"server": "localhost:8001"}, "server: 'localhost:8001' is not an endpoint as https://host:443"),
         ("c", {"server": "http://api:8001"}, "over http a stranger could answer for api: use https, or `kubectl proxy`"),
-        ("c", {"namespace": "a/b"}, "namespace: 'a/b' is no name of an object"),
-        ("c", {"lease": "../x"}, "lease: '../x' is no name of an object"),
+        ("c", {"namespace": "a/b"}, "namespace: 'a/b' is not the name of an object"),
+        ("c", {"lease": "../x"}, "lease: '../x' is not the name of an object"),
         ("c", {"pods": "app"}, "pods: 'app' is not LABEL=VALUE,..., as in app=understudy"),
         ("c", {"pods": "a=b", "pod-names": "host1"}, "pod-names: 'host1' is not HOST:PORT=POD, as in host1:5672=broker-0"),
         ("c", {"pod-names": "a:1=b"}, "pod-names has no effect without pods"),

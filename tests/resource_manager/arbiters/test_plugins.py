@@ -61,8 +61,8 @@ def test_ours_stand_among_the_entry_points_of_the_package() -> None:
         ("1 / 0", "the arbiter stars cannot be loaded: ZeroDivisionError: division by zero (strange)"),
         ("import nothing_like_it", "cannot be loaded: ModuleNotFoundError: No module named 'nothing_like_it'"),
         ("INTERFACE = 7\nmake = print", "made for version 7 of the interface of arbiters, and this daemon has version 1"),
-        ("INTERFACE = 1", "is no plug-in: it has no INTERFACE and make"),
-        ("INTERFACE = 'one'\nmake = print", "is no plug-in"),
+        ("INTERFACE = 1", "is not a plug-in: it has no INTERFACE and make"),
+        ("INTERFACE = 'one'\nmake = print", "is not a plug-in"),
         (
             "INTERFACE = 1\ndef make(*_): raise ValueError('sign: must be\\none of twelve')",
             "^the arbiter stars: sign: must be one of",

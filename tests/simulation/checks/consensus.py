@@ -176,7 +176,7 @@ class Consensus:
         if position < shadow.end:
             self.faults.append(f"witness: {me} attests ({position}), and has attested ({shadow.end})")
         if not shadow.witness:
-            self.faults.append(f"witness: {me} attests ({position}), and is no witness")
+            self.faults.append(f"witness: {me} attests ({position}), and is not a witness")
         if primary not in self._holders.get((index, epoch), ()) or self.primaries.get(epoch) != primary:
             self.faults.append(f"witness: {me} attests ({position}) of {primary}, which does not have it on disk as its primary")
         shadow.epochs = {index: epoch}

@@ -232,7 +232,7 @@ def test_the_arguments_of_a_queue_say_its_kind(arguments: dict[str, Any], n_leve
 
 
 def test_a_lane_that_a_queue_has_not_is_an_error() -> None:
-    with pytest.raises(ValueError, match="is of a lane that this queue has not"):
+    with pytest.raises(ValueError, match="belongs to a lane that this queue does not have"):
         Fifo(lane_of()).lane_of(1 << LANE_SHIFT)
     with pytest.raises(ValueError, match="is of level 3: this queue has 3"):
         Priority(3, {}, Residency(0)).lane_of(3 << LANE_SHIFT)

@@ -146,7 +146,7 @@ def test_a_new_term_finds_what_was_there_and_what_has_been_replaced_meanwhile_le
 
 
 def test_what_is_newer_than_the_newest_that_is_known_takes_its_place() -> None:
-    """Two messages with one key can only be left by a queue that was no last value queue before: the older one leaves."""
+    """Two messages with one key can only be left by a queue that was not a last value queue before: the older one leaves."""
     q = Queue()
     q.put(encoded("a"))
     q.put(encoded("b"))
