@@ -244,7 +244,7 @@ class Backup:
             self._ready = now - self._target_at <= member.settings.election_s
             self._target, self._target_at = self.told_commit, now
         if member.blank:
-            # The primary has committed an entry of its own epoch, so every entry that was ever committed is below it (§5.4.2). What
+            # The primary has committed an entry of its own epoch, so all entries ever committed are below it (§5.4.2). What
             # this store acknowledged in that epoch before it was lost still counts: the primary's Appends tell up to where.
             if self._told and match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:
                 member.make_whole()

@@ -126,7 +126,7 @@ def test_a_bundle_through_an_exchange_goes_to_every_queue_that_each_message_is_f
     "sent, name, why",
     [
         (b"", "amqp:decode-error", "has no message in it"),
-        (bundle("one") + data(b"two"), "amqp:decode-error", "message 2 of a batch"),
+        (bundle("one") + data(b"two"), "amqp:decode-error", "item 2 of a batch is not a message"),
         (bundle(*["x" * 100] * 30), "amqp:resource-limit-exceeded", "'q'"),
         (bundle("x" * limits.LARGE_PARTS * limits.PART_BYTES), "amqp:link:message-size-exceeded", "send fewer at a time"),
     ],

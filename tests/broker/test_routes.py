@@ -309,7 +309,7 @@ def test_what_has_come_to_a_broker_that_leaves_is_settled_at_its_source(net: Net
         ({"exchange": "none"}, 404, "there is no exchange named 'none'"),
         ({"kind": "exchange"}, 404, "there is no exchange named 'in'"),
         ({"source": "ann/secret@a"}, 400, "the file of --route-passwords"),
-        ({"source": "a:x"}, 400, "no port"),
+        ({"source": "a:x"}, 400, "not a port"),
         ({"mechanism": "GSSAPI"}, 400, "not a SASL mechanism"),
         ({"exclude": "x"}, 400, "list of up to"),
         ({"key": ""}, 400, "`key` must be a text"),

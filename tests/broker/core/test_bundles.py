@@ -75,9 +75,9 @@ def test_the_messages_of_a_bundle_are_its_data_sections_and_what_else_it_says_is
     [
         (b"", "has no message in it"),
         (ONE, "has no message in it"),
-        (data(ONE) + data(b""), "message 2 of a batch"),
-        (data(ONE) + data(b"\x00\x53\x75\xa0"), "message 2 of a batch"),
-        (data(MARK + data(ONE)), "message 1 of a batch"),
+        (data(ONE) + data(b""), "item 2 of a batch is not a message"),
+        (data(ONE) + data(b"\x00\x53\x75\xa0"), "item 2 of a batch is not a message"),
+        (data(MARK + data(ONE)), "item 1 of a batch is not a message"),
         (data(ONE)[:-1], "bytes"),
         (data(ONE) + b"\x00", "needs 1 more"),
         (b"\x00\x53\x75\xa1\x01x", "holds no binary"),

@@ -68,7 +68,7 @@ def test_what_is_altered_keeps_what_it_is_known_by_and_what_nobody_knows() -> No
 
 
 def test_what_is_no_command_of_a_log_is_our_own_bug() -> None:
-    with pytest.raises(AssertionError, match="no command"):
+    with pytest.raises(AssertionError, match="not a command"):
         Definitions().apply(Command())
 
 

@@ -77,8 +77,8 @@ def test_a_manifest_reads_back_as_it_was_written(nbytes: int, steps: list[tuple[
     "data, why",
     [
         (b"short", "too few"),
-        (Manifest(1, ()).to_bytes(), "no manifest of 0 ranges"),
-        (Manifest(1, ((1, 1),)).to_bytes() + b"x", "no manifest of 1 ranges"),
+        (Manifest(1, ()).to_bytes(), "not a manifest of 0 ranges"),
+        (Manifest(1, ((1, 1),)).to_bytes() + b"x", "not a manifest of 1 ranges"),
         (Manifest(1, ((1, 2), (2, 1))).to_bytes(), "do not ascend"),
         (Manifest(1, ((1, 0),)).to_bytes(), "do not ascend"),
     ],

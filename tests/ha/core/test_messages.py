@@ -38,8 +38,8 @@ def test_an_append_that_does_not_fit_together_is_named(message: Append, text: st
     "offset, nbytes, index, index_epoch, text",
     [
         (0, 10, 7, 2, ""),
-        (-1, 5, 7, 2, "no part of a snapshot of 10 bytes"),
-        (0, 0, 7, 2, "no part"),
+        (-1, 5, 7, 2, "not part of a snapshot of 10 bytes"),
+        (0, 0, 7, 2, "not part"),
         (6, 5, 7, 2, "5 bytes at 6 are not part"),
         (0, 10, 0, 2, "snapshot of index 0"),
         (0, 10, 7, 4, "cannot be a primary's of epoch 3"),
