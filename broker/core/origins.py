@@ -119,6 +119,15 @@ class Held:
         at = bisect_right(self._firsts, sequence) - 1
         return at >= 0 and sequence < self._ends[at]
 
+    def covered(self, first: int, count: int) -> tuple[int, int]:
+        """The first stretch of these `count` sequences that is present: how many it has, and how many missing ones are before it.
+        (0, `count`) if none is present."""
+        at, stop = bisect_right(self._ends, first), first + count
+        if at == len(self._firsts) or self._firsts[at] >= stop:
+            return 0, count
+        begin = max(self._firsts[at], first)
+        return min(self._ends[at], stop) - begin, begin - first
+
     @property
     def n_runs(self) -> int:
         """The number of runs."""

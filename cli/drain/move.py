@@ -10,23 +10,23 @@ Life of a move: both links attach. The move continues until the source has no mo
 ends, the move ends with the reason. The next move continues from the state of the two brokers. Nothing is remembered
 here.
 
+Messages are handled by runs of consecutive sequences (`in_flight`). Only reading and writing their tags, and the calls into
+proton, are done for each message.
+
 Invariants: a message is settled at the source only if the target holds it. The messages here use at most `HERE_BYTES`,
 plus what one read of a socket may bring.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, compress
-
-import google_crc32c
+from collections.abc import Iterator, Sequence
+from struct import iter_unpack
 
 from broker.amqp.links import Receiver, Sender
 from broker.client import ManagementClient
 from broker.core.links import ACCEPTED
 from broker.core.origins import SEQUENCE_BYTES, Held
-from broker.core.records import runs_of
+from cli.drain.in_flight import InFlight
 
 HERE_BYTES = 16 << 20
 LARGEST_BYTES = 1 << 30
@@ -59,16 +59,11 @@ class Move:
         self._source = source
         self._target = target
         self._held = held
-        self._waiting: deque[tuple[int, bytes]] = deque()
-        self._ids: dict[int, int] = {}
-        """Sequence -> delivery at the source, for messages that are here or on their way to the target."""
-        self._here_bytes = 0
+        self._here = InFlight()
         self.checksum = self.nbytes = self.known = 0
         """The sum of the CRC-32C of the moved messages, their bytes, and the number of messages that the target already
         had.
         """
-        self._facts: dict[int, tuple[int, int, bytes]] = {}
-        """Sequence -> bytes, CRC-32C and traits of the messages that are here or on their way."""
         self._paused = False
         """Whether reading from the source is paused, because too many bytes are here."""
         self._credit = _FIRST_CREDIT
@@ -80,7 +75,7 @@ class Move:
         self._out: Sender | None = None
         self._out = target.wire.send_to(address, _Out(self))
         if traits:
-            self._out.traits_of = lambda first, count: [self._facts[each][2] for each in range(first, first + count)]
+            self._out.traits_of = self._here.traits
         self._in = source.wire.receive_from(f"$drain/{uuid}{'/traits' if traits else ''}", _In(self), LARGEST_BYTES)
         for client in (source, target):
             client.lost.addCallback(self._lost)
@@ -92,7 +87,7 @@ class Move:
     @property
     def in_flight(self) -> int:
         """The number of messages that are here or on their way to the target."""
-        return len(self._ids)
+        return self._here.count
 
     @property
     def settled(self) -> int:
@@ -102,7 +97,7 @@ class Move:
     def close(self) -> None:
         """End both links."""
         self.ended = self.ended or "ended"
-        self._waiting.clear()
+        self._here.stop()
         if self._paused:
             self._read_again()
         for client, link in ((self._source, self._in), (self._target, self._out)):
@@ -123,43 +118,52 @@ class Move:
         assert link is not None
         self.active = True
         first, messages = link.take()
-        tags = link.tags(first, len(messages))
-        sequences = [int.from_bytes(tag[:SEQUENCE_BYTES], "big") for tag in tags]
-        ids: Sequence[int] = range(first, first + len(messages))
-        known = [delivery_id for delivery_id, sequence in zip(ids, sequences, strict=True) if sequence in self._held]
+        sequences, traits = _read(link.tags(first, len(messages)))
+        if len(sequences) < len(messages):
+            self.ended = self.ended or "source: a message came without its sequence"
+            return
+        known: list[tuple[int, int]] = []
+        for begin, stop in _runs(sequences):
+            start = begin
+            for held, count in self._parts(sequences[begin], stop - begin):
+                end = start + count
+                if held:
+                    known.append((first + start, count))
+                elif not self._here.add(sequences[start], first + start, messages[start:end], traits[start:end]):
+                    self.ended = self.ended or f"source: message {sequences[start]} or one after it came twice"
+                    return
+                start = end
         if known:
-            new = [sequence not in self._held for sequence in sequences]
-            sequences, ids, messages = list(compress(sequences, new)), list(compress(ids, new)), list(compress(messages, new))
-            tags = list(compress(tags, new))
-        sizes = list(map(len, messages))
-        self._ids.update(zip(sequences, ids, strict=True))
-        facts = zip(sizes, map(google_crc32c.value, messages), (tag[SEQUENCE_BYTES:] for tag in tags), strict=True)
-        self._facts.update(zip(sequences, facts, strict=True))
-        self._here_bytes += sum(sizes)
-        self._waiting.extend(zip(sequences, messages, strict=True))
-        if known:
-            self.known += len(known)
-            self._settle(known)
-        if self._here_bytes > HERE_BYTES and not self._paused:
+            self.known += self._settle(known)
+        if self._here.nbytes > HERE_BYTES and not self._paused:
             self._paused = True
             self._source.wire.stop_reading()
         self.send()
+
+    def _parts(self, first: int, count: int) -> Iterator[tuple[bool, int]]:
+        """Cut a run of sequences into stretches that the target holds, and stretches that it does not: for each, whether it holds
+        it, and its length."""
+        while count:
+            known, missing = self._held.covered(first, count)
+            if missing:
+                yield False, missing
+            if known:
+                yield True, known
+            first, count = first + missing + known, count - missing - known
 
     def send(self) -> None:
         """Send messages as far as the target has given credit."""
         link, sent = self._out, False
         if link is None or not link.open:
             return
-        largest, waiting = link.largest or LARGEST_BYTES, self._waiting
-        while waiting and (credit := link.credit) > 0:
-            sequence, data = waiting.popleft()
-            if len(data) > largest:
-                self._refuse(sequence, f"it has {len(data)} bytes, and the target takes {largest} (--max-message-size)")
+        largest = link.largest or LARGEST_BYTES
+        while (credit := link.credit) > 0 and (part := self._here.next_part(credit, largest)) is not None:
+            if part.nbytes > largest and part.stop - part.start == 1:
+                why = f"it has {part.nbytes} bytes, and the target takes {largest} (--max-message-size)"
+                self._refuse(range(part.sequence, part.sequence + 1), why)
                 continue
-            run = [data]
-            while len(run) < credit and waiting and waiting[0][0] == sequence + len(run) and len(waiting[0][1]) <= largest:
-                run.append(waiting.popleft()[1])
-            link.send(b"".join(run), list(accumulate(map(len, run), initial=0)), 0, len(run), sequence, presettled=False)
+            base = -part.ends[part.start]
+            link.send(part.data, part.ends, part.start, part.stop, part.sequence, presettled=False, base=base)
             sent = True
         if sent:
             self._target.wire.pump()
@@ -169,44 +173,28 @@ class Move:
         link = self._out
         assert link is not None
         self.active = True
-        taken: list[int] = []
+        taken: list[tuple[int, int]] = []
         reasons, link.refusals = link.refusals, {}
         for first, count, outcome, _ in link.take_outcomes():
             if outcome == ACCEPTED:
                 for sequences in link.account.take(first, count):
-                    taken += self._taken(sequences)
+                    gone = self._here.leave(sequences)
+                    taken += gone.deliveries
+                    self.nbytes += gone.nbytes
+                    self.checksum += gone.checksum
                 link.settle(first, count)
                 continue
             for delivery_id in range(first, first + count):
                 for sequences in link.account.take(delivery_id, 1):
-                    for sequence in sequences:
-                        self._refuse(sequence, reasons.get(delivery_id) or "the target does not take it")
+                    self._refuse(sequences, reasons.get(delivery_id) or "the target does not take it")
             link.settle(first, count)
         if taken:
-            self.moved += len(taken)
-            self._settle(taken)
+            self._read_if_room()
+            self.moved += self._settle(taken)
         self.send()
 
-    def _taken(self, sequences: Iterable[int]) -> list[int]:
-        """The target has these messages. Returns their deliveries at the source."""
-        facts, ids, found = self._facts, self._ids, list[int]()
-        nbytes = 0
-        for sequence in sequences:
-            size, checksum, _ = facts.pop(sequence)
-            nbytes += size
-            self.checksum += checksum
-            found.append(ids.pop(sequence))
-        self.nbytes += nbytes
-        self._let_go(nbytes)
-        return found
-
-    def _gone(self, sequence: int) -> None:
-        self._let_go(self._facts.pop(sequence)[0])
-        del self._ids[sequence]
-
-    def _let_go(self, nbytes: int) -> None:
-        self._here_bytes -= nbytes
-        if self._paused and self._here_bytes < HERE_BYTES // 2:
+    def _read_if_room(self) -> None:
+        if self._paused and self._here.nbytes < HERE_BYTES // 2:
             self._read_again()
 
     def _read_again(self) -> None:
@@ -214,24 +202,28 @@ class Move:
         if not self._source.is_lost:
             self._source.wire.read_again()
 
-    def _refuse(self, sequence: int, why: str) -> None:
-        self._gone(sequence)
-        self.refused[sequence] = why
-        self._grant(1)
+    def _refuse(self, sequences: range, why: str) -> None:
+        """The target does not take these messages: they stay at the source, unsettled."""
+        self._here.leave(sequences)
+        self._read_if_room()
+        self.refused.update(dict.fromkeys(sequences, why))
+        self._grant(len(sequences))
 
-    def _settle(self, delivery_ids: list[int]) -> None:
-        """These messages are on the target: settle them at the source."""
-        link = self._in
+    def _settle(self, deliveries: list[tuple[int, int]]) -> int:
+        """The messages of these runs of deliveries are on the target: settle them at the source. Returns how many they are."""
+        link, total = self._in, 0
         assert link is not None
-        for first, count in runs_of(delivery_ids):
+        for first, count in deliveries:
             link.settle(first, count, ACCEPTED)
-        self._grant(len(delivery_ids))
+            total += count
+        self._grant(total)
         self._source.wire.pump()
+        return total
 
     def _grant(self, count: int) -> None:
         """Let this many more messages arrive: more at a time while messages are small."""
-        here = len(self._ids)
-        average = self._here_bytes // here + 1 if here else 0
+        here = self._here
+        average = here.nbytes // here.count + 1 if here.count else 0
         wanted = min(_MOST_CREDIT, HERE_BYTES // average) if average else self._credit * 2
         wanted = max(1, min(wanted, _MOST_CREDIT, self._credit * 2))
         grow = max(wanted - self._credit, -count)
@@ -305,3 +297,26 @@ class _Out:
     def closed(self, reason: str) -> None:
         """The target accepts no more messages."""
         self._move.ended = self._move.ended or f"target: {reason}"
+
+
+def _read(tags: list[bytes]) -> tuple[Sequence[int], Sequence[bytes]]:
+    """The sequences in these tags, and the traits after them (b"" if there are none). Nothing if the tags have no sequences or
+    are of different lengths."""
+    size = len(tags[0]) if tags else 0
+    if size < SEQUENCE_BYTES or set(map(len, tags)) != {size}:
+        return (), ()
+    sequences, traits = zip(*iter_unpack(f">Q{size - SEQUENCE_BYTES}s", b"".join(tags)), strict=True)
+    return sequences, traits
+
+
+def _runs(sequences: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The stretches of consecutive ascending sequences, as positions (start, stop)."""
+    count = len(sequences)
+    if count and sequences[-1] - sequences[0] == count - 1 and sequences == tuple(range(sequences[0], sequences[0] + count)):
+        yield 0, count
+        return
+    start = 0
+    for at in range(1, count + 1):
+        if at == count or sequences[at] != sequences[at - 1] + 1:
+            yield start, at
+            start = at

@@ -47,7 +47,8 @@ OF_DEPARTURES = {
         "cli.drain.move",
         "Move.send",
         "            sent = True\n",
-        "            sent = True\n            self._settle([self._ids[sequence + at] for at in range(len(run))])\n",
+        "            sent = True\n"
+        "            self._settle([(self._here._with(part.sequence).first_id + part.start, part.stop - part.start)])\n",
     ),
 }
 RACES = ("reopens-unasked", "settles-what-is-not-committed", "releases-uncounted", "counts-before-it-is-committed")
