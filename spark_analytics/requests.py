@@ -12,9 +12,11 @@ from spark_analytics.jobs.summarise import OBJECTIVE_MS, Request
 from spark_analytics.locations import is_remote
 from spark_analytics.session import Work
 from spark_analytics.sources import Kafka
-from spark_analytics.store import is_store
+from spark_analytics.store import Store, is_store
 
 LONG_BYTES: Final = 200 << 20
+LONG_LINES: Final = LONG_BYTES // 600
+"""The same of a stream's folder, whose bytes say little: a line has 4 to 26 in Parquet, and 600 as text."""
 Asked = dict[str, Any]
 """`path`, `objective_ms`, `target`, `master`; and, None or missing if not given, `window`, `since`, `until`, `compare`,
 `compare_since`, `compare_until`, `cluster`, `windows_to`, all in the form of the command line."""
@@ -59,6 +61,13 @@ def request_of(asked: Asked, now_ms: int, kafka: Kafka | None = None) -> Request
 
 
 def work_of(request: Request) -> Work:
-    """Whether Spark's slower start is worth it: if there is much to read, or if the size is not known."""
-    is_long = request.nbytes > LONG_BYTES if request.nbytes is not None else not is_store(request.path)
-    return "long" if is_long else "short"
+    """Whether Spark's slower start is worth it: if there is much to read, or if the size is not known. Refused when the folder of
+    a stream cannot be read."""
+    if request.nbytes is not None:
+        return "long" if request.nbytes > LONG_BYTES else "short"
+    if request.kafka is not None or not is_store(request.path):
+        return "long"
+    store = Store(request.path)
+    manifest = store.load()
+    lines = store.n_lines(manifest, manifest.hours_within(request.since_ms, request.until_ms))
+    return "long" if lines > LONG_LINES else "short"

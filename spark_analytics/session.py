@@ -157,6 +157,10 @@ def _quick(work: Work) -> dict[str, str]:
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
         # The bytes that a Python worker gets at once stay in the processor's cache.
         "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
+        # A line of Parquet has a hundred times its size in memory: by the size of files, Spark would broadcast millions of lines.
+        # What is small is said where it is joined, or found out at run time.
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
+        "spark.sql.adaptive.autoBroadcastJoinThreshold": "10m",
         # Without a reset, Java keeps what it has read back from disk: by default a hundred batches of rows.
         "spark.serializer.objectStreamReset": "1",
         # Spark would check a plan after each rule, and format each plan for a web interface that is switched off.

@@ -24,8 +24,6 @@ from spark_analytics.transforms import parse
 _COMPILING: Final = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 _WORTH_COMPILING: Final = 20_000
 _BYTES_A_LINE: Final = 600
-_PARQUET_A_LINE: Final = 26
-"""Bytes of a line in a stream's folder, where it has much to say."""
 _FEW_BLOCKS: Final = 32
 """Of lines that came again: of so few, they are told apart by their numbers alone, without a join."""
 
@@ -146,7 +144,7 @@ def _from_store(spark: SparkSession, store: Store, *, since_ms: int | None, unti
     counters: dict[str, Any] = {name: manifest.counters[name] for name in ("files", "late")}
     counters["dropped_before_ms"] = manifest.kept_from_ms if dropped else None
     repeated = manifest.counters["repeated"]
-    if not is_small(spark) or store.nbytes(manifest, hours) // _PARQUET_A_LINE >= _WORTH_COMPILING:
+    if not is_small(spark) or store.n_lines(manifest, hours) >= _WORTH_COMPILING:
         return Inputs("stream", lines, repeated, counters)
     kept, release = _worked_out_once(lines.drop(*of_lines.UNUSED).coalesce(1))
     return Inputs("stream", kept, repeated, counters, release)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from spark_analytics import demo_data
+from spark_analytics import demo_data, requests
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import compact, inputs, spans, stream
 from spark_analytics.jobs.summarise import Report, Request, summarise
 from spark_analytics.locations import first_line
 from spark_analytics.schemas import LINES
-from spark_analytics.store import Manifest, Store, names_of
+from spark_analytics.store import HOUR_MS, Manifest, Store, names_of
 from tests.spark_analytics.conftest import START_MS
 from tests.spark_analytics.test_summarise import sample
 
@@ -112,13 +112,38 @@ def test_a_batch_that_spark_runs_again_changes_nothing(spark: SparkSession, tele
 
 def test_of_few_lines_a_short_summary_reads_the_files_once(spark: SparkSession, streamed: Path) -> None:
     """It keeps them in one part, and lets go of them."""
-    store = Store(streamed)
-    manifest = store.load()
-    every = sum(file.stat().st_size for file in streamed.rglob("*.parquet"))
-    assert 0 < store.nbytes(manifest, manifest.hours_within(None, None)) < every, "what was compacted lies there twice"
     read = inputs.read(spark, str(streamed), None, now_ms=NOW_MS, since_ms=None, until_ms=None)
     assert (read.source, read.lines.rdd.getNumPartitions()) == ("stream", 1)
     read.release()
+
+
+def test_the_size_of_a_streams_folder_is_told_in_lines_and_not_in_bytes(
+    spark: SparkSession, streamed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line has 600 bytes as text and 4 to 26 in Parquet: by its bytes, a session for short jobs was started for millions."""
+    store = Store(streamed)
+    manifest = store.load()
+    hours = manifest.hours_within(None, None)
+    there = spark.read.parquet(*store.dirs(manifest, hours)).count()
+    assert store.n_lines(manifest, hours) == there
+    assert store.n_lines(manifest, hours[:1]) < there
+    request = requests.request_of({"path": str(streamed), "objective_ms": None, "target": 0.99}, NOW_MS)
+    monkeypatch.setattr(requests, "LONG_LINES", there)
+    assert requests.work_of(request) == "short"
+    monkeypatch.setattr(requests, "LONG_LINES", there - 1)
+    assert requests.work_of(request) == "long"
+    assert requests.work_of(replace(request, until_ms=(hours[0] + 1) * HOUR_MS)) == "short", "of the span, not of the folder"
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1")
+    monkeypatch.setattr(Store, "dirs", lambda *_: [str(tmp_path)])
+    assert store.n_lines(manifest, hours) == 0
+
+
+def test_what_is_small_as_files_is_not_taken_for_small_in_memory(spark: SparkSession, streamed: Path) -> None:
+    """Spark took the size of Parquet files for that of their rows, and summaries of two million lines ran out of memory."""
+    lines = spark.read.parquet(*Store(streamed).dirs(Store(streamed).load(), range(1 << 20)))
+    plan: Any = lines.join(lines.withColumnRenamed("seq", "other"), "sender")._jdf.queryExecution()
+    assert "Join" in plan.executedPlan().toString()
+    assert "Broadcast" not in plan.executedPlan().toString()
 
 
 CUTS = {
