@@ -230,13 +230,13 @@ class ClusterMember:
                 _log.warn("the planned switchover failed: {reason}", reason=outcome.reason)
 
         if candidates:
-            self.log.transfer(candidates[0]).addCallback(ended)
+            self.log.requests.transfer(candidates[0]).addCallback(ended)
         else:
             _log.warn("the planned switchover failed: no other voting member is connected")
 
     def _hand_over_to(self, candidates: list[str], refused: str = "no other voting member is connected") -> None:
         if candidates:
-            self.log.transfer(candidates[0]).addCallback(self._transfer_ended, candidates[1:])
+            self.log.requests.transfer(candidates[0]).addCallback(self._transfer_ended, candidates[1:])
         else:
             _log.warn("this broker stops as the primary, and no other takes over: {reason}", reason=refused)
             self._another_leads()
@@ -580,7 +580,7 @@ class ClusterMember:
         if objection:
             return succeed((409, objection, {}))
         self._asked_by, self._planned = manager, bool(hears)
-        return self._stand(began, reason, lambda: self.log.promote(insist=insist))
+        return self._stand(began, reason, lambda: self.log.requests.promote(insist=insist))
 
     def _stop_process(self, *, force: bool) -> Answer:
         """Stop this broker in order, unless the others have no majority without it."""
@@ -601,12 +601,12 @@ class ClusterMember:
     def _bootstrap(self, *, force: bool) -> Deferred[Answer]:
         """Begin a new cluster; without `force` only report what would be lost."""
         began = self._clock.seconds()
-        obstacle = self.log.obstacle_to_bootstrap()
+        obstacle = self.log.requests.obstacle_to_bootstrap()
         if obstacle:
             return succeed((409, f"no new cluster can begin here: {obstacle}", {}))
         if force:
             _log.warn("an operator begins a new cluster with this broker by force")
-            return self._stand(began, "qpid-ha bootstrap --force", self.log.bootstrap)
+            return self._stand(began, "qpid-ha bootstrap --force", self.log.requests.bootstrap)
         silent = sorted(self.peers.trouble())
         if not silent:
             text = "every member is connected, so `qpid-ha promote` is enough, and nothing is given up"
@@ -620,7 +620,7 @@ class ClusterMember:
 
     def _take_over(self, *, force: bool) -> Deferred[Answer]:
         """Begin a new lineage with the data here (ha.core.lineage); without `force` only report what would be lost."""
-        began, obstacle = self._clock.seconds(), self.log.obstacle_to_takeover()
+        began, obstacle = self._clock.seconds(), self.log.requests.obstacle_to_takeover()
         if obstacle:
             return succeed((409, f"no takeover by force can begin here: {obstacle}", {}))
         members = self.log.replica.members
@@ -634,13 +634,13 @@ class ClusterMember:
             return succeed((409, f"nothing was done: {text}", {}))
         _log.warn("an operator begins a new cluster with this broker by force {left}", left=left)
         if again:
-            was, stand = self._store.clusters_left[-1], partial(self.log.promote, insist=True)
+            was, stand = self._store.clusters_left[-1], partial(self.log.requests.promote, insist=True)
         else:
             new_id, was = self._new_id(), members.cluster_id
             self._store.change_cluster(new_id, left)
             if self._telemetry is not None:
                 self._telemetry.cluster = new_id
-            stand = partial(self.log.take_over, new_id)
+            stand = partial(self.log.requests.take_over, new_id)
 
         def told(answer: Answer) -> Answer:
             status, text, body = answer

@@ -98,12 +98,12 @@ class MemberChanges:
             )
             return succeed((409, f"nothing was changed: {text}", {}))
         if force or self._log.replica.members.role(address) or not self._log.serving:
-            return self._log.change_member(address, change).addCallback(_ended)
+            return self._log.requests.change_member(address, change).addCallback(_ended)
 
         def reached(trouble: str) -> Answer | Deferred[Answer]:
             runs_as_witness = self._links.runs_as_witness(address)
             if not trouble and runs_as_witness == witness:
-                return self._log.change_member(address, change).addCallback(_ended)
+                return self._log.requests.change_member(address, change).addCallback(_ended)
             self._links.set_members(self._log.replica.members)
             if not trouble:
                 return 409, f"nothing was changed: {address} {_OTHERWISE[runs_as_witness]}", {}
@@ -120,7 +120,7 @@ class MemberChanges:
             return succeed(address)
         if role != "voter":
             return succeed((400, f"a broker's role is voter or learner, not {role!r:.80}", {}))
-        return self._log.change_member(address, Change.LET_VOTE).addCallback(_ended)
+        return self._log.requests.change_member(address, Change.LET_VOTE).addCallback(_ended)
 
     def remove(self, text: str, *, force: bool, abrupt: bool = False) -> Deferred[Answer]:
         """Answer REMOVE-BROKER. `abrupt`: a primary that is to be removed leaves at once, without a handover."""
@@ -140,7 +140,7 @@ class MemberChanges:
             if address == self._me and self._log.replica.members.voters != (address,):
                 text = f"{address} is the primary: let it hand over first (qpid-ha switchover), and ask the next primary"
                 return succeed((421, f"nothing was changed: {text}", {}))
-        return self._log.change_member(address, change).addCallback(_ended)
+        return self._log.requests.change_member(address, change).addCallback(_ended)
 
     def _older(self, change: Change) -> Answer | None:
         """The answer if a connected member would not understand the members after this change; None otherwise."""

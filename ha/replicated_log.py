@@ -7,9 +7,9 @@ when it is durable here: then its place on disk is known, and its bodies need no
 core's effects: data to save is saved before data to send leaves.
 
 Ownership: the core decides (`replica`); `ha.log.applying` calls the listener, in order; `ha.log.proposing` says when another
-batch may be proposed; `ha.log.sending` and the outbox send; `ha.log.requests` has the callers that wait for an answer;
-`ha.log.retention` limits the disk usage; `ha.snapshots` sends and receives snapshots. This module executes the core's effects
-with them.
+batch may be proposed; `ha.log.sending` and the outbox send; `ha.log.requests` asks the core for promotions and changes, and has
+the callers that wait; `ha.log.members` reports and proposes the membership; `ha.log.retention` limits the disk usage;
+`ha.log.snapshot_effects` and `ha.snapshots` send and receive snapshots. This module executes the core's effects with them.
 
 A batch that this release must not apply ends this life: the listener gets nothing more, no checkpoint is written, and this
 member cannot be the primary; it still stores batches and votes (docs/adr/0015). If it is the local log of a broker, the broker
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any, assert_never
 
 from twisted.internet.defer import Deferred, succeed
@@ -36,7 +35,6 @@ from twisted.python.failure import Failure
 from broker.commit_log import LogListener
 from broker.core.queues.reading import Body
 from broker.core.records import BatchBuilder, parse_header
-from broker.disk.checkpoint import Checkpoint
 from broker.disk.durable import StorageError
 from broker.disk.store import Store
 from broker.host import new_uuid
@@ -45,19 +43,20 @@ from ha.batch_cache import BatchCache
 from ha.core import effects as do
 from ha.core.effects import Effect, MembershipEnded, PromotionEnded, State, TransferEnded
 from ha.core.log import Log
-from ha.core.membership import Change, Membership
+from ha.core.membership import Membership
 from ha.core.messages import Append, Message, Position, SnapshotChunk
-from ha.core.progress import Pace
 from ha.core.replica import Replica
 from ha.core.settings import ReplicaSettings
 from ha.core.status import ReplicaStatus
 from ha.core.witness import attested_fields, attested_from
 from ha.log.applying import Applying
 from ha.log.bodies import read_verified
+from ha.log.members import Members
 from ha.log.proposing import Proposing
 from ha.log.requests import Ended, Requests
 from ha.log.retention import CHECKPOINT_BYTES, Retention
 from ha.log.sending import BatchSender
+from ha.log.snapshot_effects import SnapshotEffects
 from ha.outbox import NoPeers, Outbox, Peers
 from ha.progress_clock import Lag, ProgressClock, SyncTimes
 from ha.received import BadMessage, check_chunk, checked_append, stored_log
@@ -107,8 +106,7 @@ class ReplicatedLog:
         self._listener = listener
         self._in_thread = in_thread
         self._peers: Peers = peers if peers is not None else NoPeers()
-        self._on_members, self._on_event = on_members, on_event
-        self._new_id = new_id
+        self._on_event = on_event
         self._first_format = first_format
         self._before_end = before_end
         self.journal, found = store.journal(name, call_in_reactor=call_in_reactor, on_error=self._storage_error)
@@ -134,22 +132,33 @@ class ReplicatedLog:
         )
         self._proposing = Proposing()
         self._effects: deque[Effect] = deque()
-        self._members_due: Membership | None = None
+        self._members = Members(self.replica, self._applying, self._peers, on_members, new_id)
         self._running = self._stopped = False
         self._received: list[bytes] = []
         self._received_first = 0
         """The data beside the message that the core steps now, and the index of the first batch, if it is batches."""
         self._outbox = Outbox(self._peers)
-        self._sender = BatchSender(
-            self._outbox, self._cache, self.journal, in_thread, lambda: self.replica.epoch, self._unreadable
-        )
         folder, transfers = store.data_dir / name, Transfers(clock.seconds, on_event)
         self.retention = Retention(name, self.journal, self, listener, clock, wall, checkpoint_bytes)
         self._snapshots = self.retention.snapshots = Snapshots(
             self.journal, folder, in_thread, self._outbox, self.retention.checkpoint, self.rotten, transfers
         )
         self.progress, self.syncs = ProgressClock(), SyncTimes()
-        self._requests = Requests(new_id)
+        self._snapshot_effects = SnapshotEffects(
+            self.replica,
+            self.journal,
+            self._cache,
+            self._applying,
+            self._snapshots,
+            self._peers,
+            self._awake.seconds,
+            self._take,
+            self.retention.checkpoint,
+        )
+        self._sender = BatchSender(
+            self._outbox, self._cache, self.journal, in_thread, lambda: self.replica.epoch, self._snapshot_effects.unreadable
+        )
+        self.requests = Requests(self.replica, self._awake.seconds, self._take, new_id)
         self.bad_batches = 0
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
@@ -187,7 +196,7 @@ class ReplicatedLog:
     @property
     def may_propose(self) -> bool:
         """Whether this broker is a primary that may write, the disk accepts writes, and few enough batches are in progress."""
-        if not self.serving or not self.replica.writable or self._members_due is not None or self._stopped:
+        if not self.serving or not self.replica.writable or self._members.due is not None or self._stopped:
             return False
         return self._proposing.has_room(self.replica.log, self._applying.applicable)
 
@@ -236,6 +245,7 @@ class ReplicatedLog:
         if not self._stopped:
             self._stopped = True
             self.retention.stop()
+            self._snapshot_effects.stop()
             self._snapshots.cut_short("the broker stops")
             if self._ticker.running:
                 self._ticker.stop()
@@ -279,67 +289,7 @@ class ReplicatedLog:
 
     def _tick(self) -> None:
         self._take(self.replica.tick(self._awake.seconds()))
-        self._end_needless_snapshots()
-
-    def _end_needless_snapshots(self) -> None:
-        """A late request can begin a transfer to a backup that already has all of it, and that will request nothing more: end
-        it."""
-        sending = self._snapshots.sending
-        if sending:
-            wanted = {peer.address for peer in self.status().peers if peer.progress == Pace.SNAPSHOT}
-            for peer in sorted(sending - wanted):
-                self._snapshots.cut_short("it is not needed any more", peer)
-
-    # ---- requests
-
-    def promote(self, *, insist: bool = False) -> Deferred[PromotionEnded]:
-        """Become the primary. Fires when this broker is active, or when the request is refused. `insist`: see
-        `ha.core.pursuit`."""
-        return self._stand(partial(self.replica.promote, insist=insist))
-
-    def bootstrap(self) -> Deferred[PromotionEnded]:
-        """Begin a new cluster from this blank store, without the silent members. Fires when active, or when refused."""
-        return self._stand(self.replica.bootstrap)
-
-    def take_over(self, cluster_id: str) -> Deferred[PromotionEnded]:
-        """Begin a new lineage with the data here; the store already has its id. Fires when active, or when refused."""
-        return self._stand(partial(self.replica.take_over, cluster_id=cluster_id))
-
-    def obstacle_to_takeover(self) -> str:
-        """Why no new lineage can begin here; "" if it can."""
-        return self.replica.obstacle_to_takeover(self._awake.seconds())
-
-    def obstacle_to_bootstrap(self) -> str:
-        """Why no new cluster can begin with this store; "" if it can."""
-        return self.replica.obstacle_to_bootstrap(self._awake.seconds())
-
-    def _stand(self, ask: Callable[[float, str], list[Effect]]) -> Deferred[PromotionEnded]:
-        request_id, ended = self._requests.promotion()
-        self._take(ask(self._awake.seconds(), request_id))
-        return ended
-
-    def transfer(self, candidate: str) -> Deferred[TransferEnded]:
-        """Hand over to this backup (on a primary)."""
-        ended = self._requests.transfer(candidate)
-        self._take(self.replica.transfer(self._awake.seconds(), candidate))
-        return ended
-
-    def add_member(self, address: str, *, witness: bool = False) -> Deferred[MembershipEnded]:
-        """Add a broker to the cluster, or a witness (on a primary)."""
-        return self._change(partial(self.replica.add_member, witness=witness), address)
-
-    def change_member(self, address: str, change: Change) -> Deferred[MembershipEnded]:
-        """Change one member (on a primary)."""
-        return self._change(partial(self.replica.change_member, change=change), address)
-
-    def remove_member(self, address: str) -> Deferred[MembershipEnded]:
-        """Remove a broker from the cluster (on a primary)."""
-        return self._change(self.replica.remove_member, address)
-
-    def _change(self, change: Callable[[float, str, str], list[Effect]], address: str) -> Deferred[MembershipEnded]:
-        request_id, ended = self._requests.change()
-        self._take(change(self._awake.seconds(), address, request_id))
-        return ended
+        self._snapshot_effects.end_needless()
 
     # ---- views
 
@@ -389,11 +339,12 @@ class ReplicatedLog:
             return
         self._running = True
         try:
-            while self._effects or self._members_due is not None:
+            while self._effects or self._members.due is not None:
                 if self._effects:
                     self._execute(self._effects.popleft())
-                elif self._members_due is not None:
-                    self._propose_members(self._members_due)
+                else:
+                    members, builder = self._members.take_due()
+                    self._propose(builder, members)
         except StorageError as error:
             self.stop()  # data that was not saved must not be sent, now or at a later request
             self._storage_error(str(error), True)
@@ -413,7 +364,7 @@ class ReplicatedLog:
                 self._cache.truncate(from_index)
                 self.journal.truncate(from_index, lambda: None)
             case do.Commit(index):
-                self._tell_members(self._applying.commit(index))
+                self._members.committed_after(self._applying.commit(index))
             case do.Send(peer, message):
                 self._outbox.send(peer, message, ())
             case do.Strange(peer, theirs):
@@ -422,14 +373,12 @@ class ReplicatedLog:
                 )
             case do.SendEntries(peer, append):
                 self._sender.send(peer, append)
-            case do.SendSnapshot(peer, epoch, index, offset):
-                self._send_snapshot(peer, epoch, index, offset)
-            case do.StoreChunk() | do.LeaveSnapshot() | do.InstallSnapshot():
-                self._take_snapshot(effect)
+            case do.SendSnapshot() | do.StoreChunk() | do.LeaveSnapshot() | do.InstallSnapshot():
+                self._snapshot_effects.execute(effect, self._received)
             case do.ProposeMembers(members):
-                self._members_due = members
+                self._members.due = members
             case do.MembershipChanged() | do.MembersCommitted():
-                self._follow_members(effect)
+                self._members.follow(effect)
             case do.StateChanged():
                 self._state_changed(effect)
             case do.WritableChanged():
@@ -445,19 +394,6 @@ class ReplicatedLog:
         if effect.state in (State.READY, State.RECOVERING):
             self._snapshots.give_up_receiving()
         self._applying.state_changed(effect.state, effect.epoch, effect.primary)
-
-    def _follow_members(self, effect: do.MembershipChanged | do.MembersCommitted) -> None:
-        if isinstance(effect, do.MembersCommitted):
-            self._on_members(effect.members)
-        else:
-            self._peers.set_members(effect.members)
-            self._tell_members(-1)
-
-    def _tell_members(self, after: int) -> None:
-        """Report the membership if its index is above `after` and it is committed: before that, another one may still replace
-        it."""
-        if after < self.replica.log.members_index <= self._applying.committed:
-            self._on_members(self.replica.log.members)
 
     def _save(self, effect: do.SaveHardState | do.StoreWhole) -> None:
         if isinstance(effect, do.SaveHardState):
@@ -481,16 +417,8 @@ class ReplicatedLog:
         if isinstance(effect, do.TermEnded):
             self._term_ended(effect.reason, effect.planned)
             return
-        for waiting in self._requests.take(effect):
+        for waiting in self.requests.ended(effect):
             self._applying.answer(waiting, effect)
-
-    def _propose_members(self, members: Membership) -> None:
-        self._members_due = None
-        if not members.cluster_id:
-            members = members.named(self._new_id())
-        builder = BatchBuilder()
-        builder.members(members.to_dict())
-        self._propose(builder, members)
 
     # ---- storing
 
@@ -520,59 +448,6 @@ class ReplicatedLog:
     def _storage_error(self, text: str, fatal: bool) -> None:
         self._proposing.refuse()
         self._listener.on_storage_error(text, fatal)
-
-    # ---- sending
-
-    def _unreadable(self, peer: str) -> None:
-        """A backup needs batches that cannot be read: a new checkpoint covers them."""
-        self.retention.checkpoint(spared=0)
-        self._peers.close(peer, "batches for it cannot be read, so it gets a snapshot when it reconnects")
-
-    def _send_snapshot(self, peer: str, epoch: int, index: int, offset: int) -> None:
-        if self.journal.checkpoint is None:
-            self.retention.checkpoint()
-            self._snapshots.wait(peer, epoch)
-        else:
-            if any(each.address == peer and each.match_index >= index for each in self.status().peers):
-                index = offset = 0  # it reported that it has that one, but lacks later batches: send the newest
-            self._snapshots.send(peer, epoch, index, offset)
-
-    # ---- snapshots and checkpoints
-
-    def _take_snapshot(self, effect: do.StoreChunk | do.LeaveSnapshot | do.InstallSnapshot) -> None:
-        if isinstance(effect, do.StoreChunk):
-            self._store_chunk(effect.chunk)
-        elif isinstance(effect, do.LeaveSnapshot):
-            self._snapshots.give_up_receiving()
-        else:
-            self._install(effect.index, effect.epoch)
-
-    def _store_chunk(self, chunk: SnapshotChunk) -> None:
-        stored = self._snapshots.store(chunk, self._received[0], self.primary)
-        stored.addCallbacks(self._chunk_stored, self._chunk_failed, callbackArgs=(chunk,), errbackArgs=(chunk,))
-
-    def _chunk_stored(self, checkpoint: Checkpoint | None, chunk: SnapshotChunk) -> None:
-        if self._stopped:
-            return
-        now = self._awake.seconds()
-        if checkpoint is None:
-            self._take(self.replica.chunk_stored(now, chunk.index))
-        else:
-            members = Membership.from_dict(checkpoint.members)
-            self._take(self.replica.snapshot_stored(now, checkpoint.index, checkpoint.epoch, members))
-            self._snapshots.leave_received()
-
-    def _chunk_failed(self, failure: Failure, chunk: SnapshotChunk) -> None:
-        _log.error("the snapshot of batch {index} cannot be kept: {why}", index=chunk.index, why=failure.getErrorMessage())
-        if not self._stopped:
-            self._take(self.replica.snapshot_failed(self._awake.seconds(), chunk.index))
-
-    def _install(self, index: int, epoch: int) -> None:
-        checkpoint = self._snapshots.take_received()
-        assert checkpoint.index == index
-        self.journal.reset(index, epoch, received=checkpoint)
-        self._cache.clear(index + 1)
-        self._applying.install(checkpoint)
 
     # ---- bodies
 

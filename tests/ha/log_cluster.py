@@ -330,7 +330,7 @@ class Machine:
 
     def promote(self, address: str) -> Any:
         """Ask for a promotion; returns its end."""
-        return self.result(self.brokers[address].log.promote())
+        return self.result(self.brokers[address].log.requests.promote())
 
     def result(self, deferred: Deferred[Any]) -> Any:
         found: list[Any] = []

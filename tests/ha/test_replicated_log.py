@@ -136,7 +136,7 @@ class TestCluster:
     def test_what_comes_before_the_end_of_a_term_comes_before_another_broker_is_let_take_over(self, machine: Machine) -> None:
         """An address that two brokers had, one of which has let go, would be taken away here after the other one has it."""
         a, b, _ = machine.cluster("a", "b", "c")
-        handed_over = a.log.transfer("b")
+        handed_over = a.log.requests.transfer("b")
         machine.run_until(lambda: bool(machine.ends))
         assert (machine.ends[0][:2], b.log.epoch) == (("a", "active"), a.log.epoch)
         assert TimeoutNow not in machine.ends[0][2]
@@ -161,13 +161,13 @@ class TestCluster:
         a, b, c = machine.cluster("a", "b", "c")
         machine.write(a, b"one")
         d = machine.start("d", "abcd")
-        assert machine.result(a.log.add_member("d")).done
+        assert machine.result(a.log.requests.add_member("d")).done
         machine.run_until(lambda: d.log.status().members.voters == ("a", "b", "c", "d") and machine.level(a, b, c, d))
-        assert not machine.result(a.log.add_member("d")).done
-        assert machine.result(a.log.remove_member("c")).done
-        assert machine.result(b.log.remove_member("c")).reason == "b is not the primary; a is"
-        assert machine.result(a.log.transfer("x")).reason == "x is not another voting member of this cluster"
-        assert machine.result(a.log.transfer("d")).done
+        assert not machine.result(a.log.requests.add_member("d")).done
+        assert machine.result(a.log.requests.remove_member("c")).done
+        assert machine.result(b.log.requests.remove_member("c")).reason == "b is not the primary; a is"
+        assert machine.result(a.log.requests.transfer("x")).reason == "x is not another voting member of this cluster"
+        assert machine.result(a.log.requests.transfer("d")).done
         machine.run_until(lambda: d.log.state == "active")
         assert bodies(d) == [b"one"]
         assert machine.memberships["d"].voters == ("a", "b", "d")
@@ -451,7 +451,7 @@ class TestDisk:
         disk = machine.disks["a"] = SlowSegments()
         a, b, c = (machine.start(address, "abc") for address in "abc")
         disk.gate.clear()
-        asked = a.log.promote()
+        asked = a.log.requests.promote()
         machine.run_until(lambda: a.log.status().commit_index == b.log.status().last_index == c.log.status().last_index == 1)
         machine.run_for(0.1)
         assert (a.log.state, asked.called) == ("recovering", False)
@@ -482,7 +482,7 @@ class TestDisk:
         machine.write(a, b"beyond")
         machine.run_until(lambda: b.log.status().commit_index == a.log.status().commit_index)
         machine.kill("a")
-        asked = b.log.promote()
+        asked = b.log.requests.promote()
         machine.run_for(1.0)
         assert (b.log.state, asked.called, bodies(b)) == ("recovering", False, [])
         disk.full.clear()
@@ -568,7 +568,7 @@ def test_brokers_that_stood_still_together_go_on_as_before(machine: Machine) -> 
 def test_a_clusters_id_is_told_only_when_it_is_committed(machine: Machine) -> None:
     """A member that kept an id which no majority ever had could never join the cluster that the next primary founds."""
     first, second, _ = (machine.start(address, "abc") for address in "abc")
-    ended = first.log.promote()
+    ended = first.log.requests.promote()
     machine.run_until(lambda: second.log.status().last_index == 1)
     assert second.log.status().members.cluster_id
     assert second.log.status().commit_index == 0

@@ -390,7 +390,7 @@ for _, waits in self._proposed:
         "keeps the files of a snapshot that the backup no longer needs",
         "ha.replicated_log",
         "ReplicatedLog._tick",
-        "self._end_needless_snapshots()",
+        "self._snapshot_effects.end_needless()",
         "pass",
     ),
     "stretch-ends-at-a-file": Bug(

@@ -58,6 +58,7 @@ from ha.core.messages import (
     VoteReply,
 )
 from ha.log.proposing import SMALL_WINDOW
+from ha.log.requests import Requests
 from ha.received import members_in
 from ha.replicated_log import ReplicatedLog
 from ha.service import Process
@@ -112,8 +113,8 @@ class Checks:
         self._wrap(ReplicatedLog, "__init__", self._opened)
         self._wrap(ReplicatedLog, "_execute", self._execute)
         self._wrap(ReplicatedLog, "_durable", self._synced)
-        self._wrap(ReplicatedLog, "promote", self._asked)
-        self._wrap(ReplicatedLog, "bootstrap", self._forced)
+        self._wrap(Requests, "promote", self._asked)
+        self._wrap(Requests, "bootstrap", self._forced)
         self._wrap(ReplicatedLog, "receive", self._received)
         self._wrap(ReplicatedLog, "broken", self._broken)
         self._wrap(Journal, "truncate", self._truncates)
@@ -336,14 +337,14 @@ class Checks:
             self.consensus.synced(log.me, index, epoch)
         method(log, index, epoch, sync_s)
 
-    def _asked(self, method: Any, log: ReplicatedLog, *, insist: bool) -> Any:
-        self.consensus.asked(log.me)
-        return method(log, insist=insist)
+    def _asked(self, method: Any, requests: Requests, *, insist: bool) -> Any:
+        self.consensus.asked(requests.replica._member.me)
+        return method(requests, insist=insist)
 
-    def _forced(self, method: Any, log: ReplicatedLog) -> Any:
-        self.consensus.asked(log.me)
-        self.consensus.forced(log.me)
-        return method(log)
+    def _forced(self, method: Any, requests: Requests) -> Any:
+        self.consensus.asked(requests.replica._member.me)
+        self.consensus.forced(requests.replica._member.me)
+        return method(requests)
 
     def _received(self, method: Any, log: ReplicatedLog, peer: str, message: Message, payload: bytes) -> None:
         if _is_late(log, message):
