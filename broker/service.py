@@ -44,6 +44,7 @@ from broker.sessions.claims import Claims
 from broker.sessions.connection import Connection
 from broker.sessions.coordinator import Coordinator
 from broker.sessions.departure import Departure, drain_source
+from broker.sessions.events import Events
 from broker.sessions.exchanges import Exchanges
 from broker.sessions.guard import Guard
 from broker.sessions.initial_values import InitialValues
@@ -131,8 +132,9 @@ class Broker:
         realm = authentication.realm if authentication is not None and authentication.checks_user_ids else None
         self.guard = Guard(Audit(clock.seconds), quotas, realm)
         quota = QueueQuota(self.guard)
-        self.queues = Queues(self.logs, self.turn, self.schedule, self.searches, consumer_s)
-        self.alerts = Alerts(self.logs, self.schedule, clock.seconds, wall, broker_id)
+        events = Events(self.logs, wall, broker_id)
+        self.queues = Queues(self.logs, self.turn, self.schedule, self.searches, events, consumer_s)
+        self.alerts = Alerts(self.logs, self.schedule, clock.seconds, events)
         self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
         self.subscriptions = Subscriptions(self.logs, self.queues, quota, new_id)
         self.exchanges = Exchanges(self.logs, self.queues, quota, self.subscriptions, new_id)

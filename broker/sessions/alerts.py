@@ -1,13 +1,13 @@
-"""Alerts of queues that hold too much: the serving broker reports them in its log file and through an exchange.
+"""Alerts of queues that hold too much: the serving broker reports them in its log file and as events.
 
 Life of an alert: a commit brings messages to a queue with thresholds (broker.core.queues.alerts), and `fed` finds that one is
-reached. The alert is raised: it writes a line to the broker's log file and sends an event, a message through the exchange
-`qmf.default.topic`, if that exists. Every `LOOK_S` seconds the raised alerts are checked again: one that has ended sends an event
-too, and one that is due for repetition sends another. When a term begins, all queues with thresholds are checked. So a new
-primary reports existing alerts again, because it does not know whether the last primary did.
+reached. The alert is raised: it writes a line to the broker's log file and sends an event (broker.sessions.events). Every
+`LOOK_S` seconds the raised alerts are checked again: one that has ended sends an event too, and one that is due for repetition
+sends another. When a term begins, all queues with thresholds are checked. So a new primary reports existing alerts again, because
+it does not know whether the last primary did.
 
-Invariants: an alert is raised once until it ends; a check takes at most `MOST` queues in a turn; an event is not put on a queue
-that is full, and nothing waits for it; the number of lines in the log file is limited.
+Invariants: an alert is raised once until it ends; a check takes at most `MOST` queues in a turn; the number of lines in the log
+file is limited.
 """
 
 from __future__ import annotations
@@ -17,38 +17,27 @@ from collections.abc import Callable, Iterable
 
 from twisted.logger import Logger
 
-from broker.core import message
 from broker.core.nodes import QueueNode
 from broker.core.queues.alerts import COUNT
-from broker.sessions import routing
+from broker.sessions.events import NOTICE, WARNING, Events
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
-from broker.sessions.passing import pass_on
 from broker.sessions.refusals import Bounded
-from broker.sessions.room import has_room
 from broker.sessions.schedule import Schedule
 
-EXCHANGE = "qmf.default.topic"
-"""The exchange for events, as in qpidd: a topic exchange, which a user of the events creates."""
 LOOK_S = 0.25
 MOST = 500
-_PACKAGE = "org.apache.qpid.broker"
-_WARNING, _NOTICE = 4, 5
-_WORDS = {_WARNING: "warn", _NOTICE: "notice"}
 _log = Logger()
 
 
 class Alerts:
-    """See the module. `seconds` is the reactor's time, `wall` seconds since 1970."""
+    """See the module. `seconds` is the reactor's time."""
 
-    def __init__(
-        self, logs: Logs, schedule: Schedule, seconds: Callable[[], float], wall: Callable[[], float], broker_id: str
-    ) -> None:
+    def __init__(self, logs: Logs, schedule: Schedule, seconds: Callable[[], float], events: Events) -> None:
         self._logs = logs
         self._schedule = schedule
         self._seconds = seconds
-        self._wall = wall
-        self._broker_id = broker_id
+        self._events = events
         self._raised: dict[str, float] = {}
         """Queue with a raised alert -> the time of its last report."""
         self._to_look: deque[str] = deque()
@@ -105,10 +94,10 @@ class Alerts:
         for what in node.thresholds.crossed(node.raised, node.depth, node.messages.live_bytes):
             if what in node.raised:
                 node.raised.discard(what)
-                self._tell(node, what, "queueThresholdCrossedDownward", _NOTICE)
+                self._tell(node, what, "queueThresholdCrossedDownward", NOTICE)
             else:
                 node.raised.add(what)
-                self._tell(node, what, "queueThresholdCrossedUpward", _WARNING)
+                self._tell(node, what, "queueThresholdCrossedUpward", WARNING)
         if node.raised and node.uuid not in self._raised:
             self._raised[node.uuid] = self._seconds()
             self._arm(LOOK_S)
@@ -120,7 +109,7 @@ class Alerts:
         if gap_s and node.raised and self._seconds() - self._raised[node.uuid] >= gap_s:
             self._raised[node.uuid] = self._seconds()
             for what in sorted(node.raised):
-                self._tell(node, what, "queueThresholdCrossedUpward", _WARNING)
+                self._tell(node, what, "queueThresholdCrossedUpward", WARNING)
 
     def _tell(self, node: QueueNode, what: str, event: str, severity: int) -> None:
         assert node.thresholds is not None
@@ -128,35 +117,6 @@ class Alerts:
         depth, nbytes = node.depth, node.messages.live_bytes
         up, down = node.thresholds.of[what]
         unit = "messages" if what == COUNT else "bytes"
-        side = f"at or above its alert threshold of {up}" if severity == _WARNING else f"below its threshold of {down}"
+        side = f"at or above its alert threshold of {up}" if severity == WARNING else f"below its threshold of {down}"
         self._lines.line(f"queue {node.name!r} holds {depth} messages, {nbytes} bytes: {side} {unit}")
-        exchange = self._logs.nodes.exchanges.get(EXCHANGE)
-        if exchange is None or self._logs.closed:
-            return
-        key = f"agent.ind.event.{_PACKAGE.replace('.', '_')}.{event}.{_WORDS[severity]}.apache_org.qpidd.{self._broker_id}"
-        data = self._event(key, event, severity, {"qName": node.name, "msgDepth": depth, "byteDepth": nbytes})
-        routed = routing.route(self._logs.nodes, exchange, key, data)
-        data = pass_on(self._logs, routed, data)
-        for queue in routed.queues:
-            ledger = self._logs.ledger_of(queue)
-            if queue.messages is not None and has_room(queue, 1, len(data)) and ledger.takes(len(data)):
-                ledger.enqueue(queue, [data], len(data))
-            else:
-                _log.warn("an event was dropped: queue {name!r} has no room for it", name=queue.name)
-
-    def _event(self, key: str, event: str, severity: int, values: dict[str, object]) -> bytes:
-        """An event as QMF 2 has it: a list of one map."""
-        said = {
-            "_schema_id": {"_package_name": _PACKAGE, "_class_name": event, "_type": "_event"},
-            "_timestamp": int(self._wall() * 1_000_000_000),
-            "_severity": severity,
-            "_values": values,
-        }
-        properties = {
-            "method": "indication",
-            "qmf.opcode": "_data_indication",
-            "qmf.content": "_event",
-            "qmf.agent": f"apache.org:qpidd:{self._broker_id}",
-            "x-amqp-0-10.app-id": "qmf2",
-        }
-        return message.encoded(to=EXCHANGE, subject=key, correlation_id=None, properties=properties, body=[said])
+        self._events.send(event, severity, {"qName": node.name, "msgDepth": depth, "byteDepth": nbytes})

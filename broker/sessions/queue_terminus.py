@@ -40,6 +40,7 @@ from broker.sessions.consumer import Subscription
 from broker.sessions.dead_letters import DeadLetters
 from broker.sessions.deliveries import Parts
 from broker.sessions.due import Due
+from broker.sessions.events import NOTICE, Events
 from broker.sessions.last_values import LastValues
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
@@ -76,6 +77,7 @@ class Queues(Protocol):
     unused: Unused
     last_values: LastValues
     bodies: BodyReader
+    events: Events
     consumer_s: float
     crowded: dict[QueueTerminus, None]
     held: bool
@@ -244,12 +246,21 @@ class QueueTerminus:
         self.subscriptions.append(subscription)
         if node.asked.get(SINGLE_ACTIVE) and not (browse or drains):
             self.line[subscription] = None
+            if len(self.line) == 1:
+                self._activated(subscription)
         self._queues.unused.used(node)
         self.dispatch_soon()
 
     def is_active(self, subscription: Subscription) -> bool:
         """Whether messages go to this subscription while it has credit."""
         return subscription not in self.line or subscription is next(iter(self.line))
+
+    def _activated(self, subscription: Subscription) -> None:
+        """This consumer of a queue with a single active consumer has become the active one."""
+        session = subscription.session
+        whose = {"rhost": session.address, "user": session.principal.user, "container": session.container}
+        values = {"qName": self.node.name, "dest": subscription.link.name} | whose
+        self._queues.events.send("activeConsumerChanged", NOTICE, values)
 
     def forget(self, subscription: Subscription) -> None:
         """This subscription ends."""
@@ -258,8 +269,11 @@ class QueueTerminus:
             if self.node.messages.order.take_opened():
                 self.dispatch_soon()
         if subscription in self.line:
+            was_active = self.is_active(subscription)
             del self.line[subscription]
-            self.dispatch_soon()  # lets the next one become active
+            if was_active and self.line:
+                self._activated(next(iter(self.line)))
+                self.dispatch_soon()
         if subscription in self.subscriptions:
             self.subscriptions.remove(subscription)
             if subscription.selector is not None and self.selections is not None:

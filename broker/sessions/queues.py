@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from broker.core.nodes import QueueNode
 from broker.core.state import Messages
 from broker.sessions.bodies import BodyReader
+from broker.sessions.events import Events
 from broker.sessions.last_values import LastValues
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
@@ -30,8 +31,11 @@ from broker.sessions.unused import Unused
 class Queues:
     """See the module. It also knows the queues whose producers wait for room."""
 
-    def __init__(self, logs: Logs, turn: Turn, schedule: Schedule, searches: Share, consumer_s: float = 0.0) -> None:
+    def __init__(
+        self, logs: Logs, turn: Turn, schedule: Schedule, searches: Share, events: Events, consumer_s: float = 0.0
+    ) -> None:
         self.logs = logs
+        self.events = events
         self.consumer_s = consumer_s
         """For how long a consumer may keep a message without an outcome where its queue does not say; 0: for any time."""
         self.searches = searches

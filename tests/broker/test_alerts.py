@@ -8,6 +8,7 @@ import pytest
 from twisted.logger import capturedLogs
 
 from broker.sessions import alerts
+from broker.sessions.events import EXCHANGE
 from tests.broker.clients import Bench, Client, bench
 
 PREFIX = "agent.ind.event.org_apache_qpid_broker."
@@ -15,8 +16,8 @@ PREFIX = "agent.ind.event.org_apache_qpid_broker."
 
 def listener(b: Bench) -> tuple[Client, Any]:
     client = b.client()
-    assert client.request("CREATE", "exchange", alerts.EXCHANGE, {"exchangeType": "topic", "replicate": "all"})[0] == 201
-    return client, client.receiver(f"{alerts.EXCHANGE}/{PREFIX}#")
+    assert client.request("CREATE", "exchange", EXCHANGE, {"exchangeType": "topic", "replicate": "all"})[0] == 201
+    return client, client.receiver(f"{EXCHANGE}/{PREFIX}#")
 
 
 def events(client: Client, link: Any) -> list[tuple[str, int]]:
@@ -79,7 +80,7 @@ def test_an_alert_that_is_not_over_is_told_again_after_its_gap_and_by_a_new_prim
         b.pass_time(20)
         b.lead.become("active")
         client = b.client()
-        link = client.receiver(f"{alerts.EXCHANGE}/#")
+        link = client.receiver(f"{EXCHANGE}/#")
         b.pass_time(1)
         assert shown(client) == ["count"]
         b.pass_time(10)
@@ -94,6 +95,6 @@ def test_an_event_is_put_on_no_queue_that_is_full() -> None:
         b.queue("q", arguments={"qpid.alert_count_up": 1})
         b.queue("events", arguments={"qpid.max_size": 10})
         client, _ = listener(b)
-        client.request("CREATE", "binding", "", {"exchange": alerts.EXCHANGE, "queue": "events", "key": "#"})
+        client.request("CREATE", "binding", "", {"exchange": EXCHANGE, "queue": "events", "key": "#"})
         client.send(client.sender("q"), "x")
         assert (b.depth("q"), b.depth("events"), shown(client)) == (1, 0, ["count"])

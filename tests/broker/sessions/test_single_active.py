@@ -7,6 +7,7 @@ from typing import Any
 import proton
 import pytest
 
+from broker.sessions.events import EXCHANGE
 from tests.broker.clients import Bench, Client, bench
 
 
@@ -91,3 +92,58 @@ def test_a_selector_of_the_active_consumer_leaves_the_rest_where_it_is() -> None
         first.lose()
         b.settle()
         assert second.bodies(waiting) == [0, 1]
+
+
+def notices(client: Client, link: Any) -> list[str]:
+    """Whom each notice names as the active consumer: its container."""
+    found = []
+    for _, message in client.received[link.name]:
+        (event,) = message.body
+        assert event["_schema_id"]["_class_name"] == "activeConsumerChanged"
+        assert message.subject.split(".")[4:6] == ["activeConsumerChanged", "notice"]
+        assert (event["_values"]["qName"], event["_values"]["user"]) == ("q", "anonymous")
+        assert event["_values"]["rhost"]
+        assert event["_values"]["dest"].startswith("from-q-")
+        found.append(event["_values"]["container"])
+    return found
+
+
+def test_who_becomes_active_is_told_in_an_event_and_who_only_waits_is_not() -> None:
+    with bench() as b:
+        queue(b)
+        listener = b.client()
+        assert listener.request("CREATE", "exchange", EXCHANGE, {"exchangeType": "topic", "replicate": "all"})[0] == 201
+        events = listener.receiver(f"{EXCHANGE}/agent.ind.event.org_apache_qpid_broker.activeConsumerChanged.#", 100)
+        (first, _), (second, _), (third, last) = consumers(b, 3)
+        consumers(b, 1, browse=True)
+        names = [each.connection.container for each in (first, third)]
+        assert notices(listener, events) == names[:1]
+        second.lose()
+        b.settle()
+        assert notices(listener, events) == names[:1], "it was not active"
+        first.lose()
+        b.settle()
+        assert notices(listener, events) == names
+        last.close()
+        b.settle()
+        assert notices(listener, events) == names, "nobody is left"
+        ((fourth, _),) = consumers(b, 1)
+        assert notices(listener, events) == [*names, fourth.connection.container]
+
+
+def test_a_new_primary_tells_anew_who_is_active_and_a_queue_for_many_tells_nothing() -> None:
+    with bench(clustered=True) as b:
+        b.upgraded()
+        b.queue("q", replicate="all", arguments={"x-single-active-consumer": True})
+        b.queue("many", replicate="all")
+        admin = b.client()
+        assert admin.request("CREATE", "exchange", EXCHANGE, {"exchangeType": "topic", "replicate": "all"})[0] == 201
+        b.client().receiver("many")
+        consumers(b, 1)
+        b.lead.become("ready", "other:1")
+        b.settle()
+        b.lead.become("active")
+        listener = b.client()
+        events = listener.receiver(f"{EXCHANGE}/#", 100)
+        ((again, _),) = consumers(b, 1)
+        assert notices(listener, events) == [again.connection.container]
