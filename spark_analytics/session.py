@@ -4,8 +4,8 @@ The module looks for Java before Spark, so that a missing or old Java gives one 
 Spark's own logging is limited to ERROR, and the standard error of the Java process goes to a file, which is named if the process
 fails to start.
 
-Under spark-submit, Java already runs with the caller's resources and logging. Then only the settings are made that the meaning
-of summaries depends on, and those that make them fast if the caller has not set them.
+Under spark-submit, Java already runs with the caller's resources and logging. Then this module only sets what the meaning of
+summaries depends on, and what makes them fast, if the caller has not set it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from spark_analytics.locations import cause
 JAVA_MINIMUM: Final = 17
 MASTER: Final = "local[2]"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""Where spark-submit's Java listens: it stands in the environment of the programs that it starts."""
+"""The environment variable with the port of spark-submit's Java, in the programs that it starts."""
 _GONE_S: Final = 2.0
 _INSTALL: Final = "install one (Debian: apt-get install openjdk-17-jre-headless) or point JAVA_HOME at one"
 
@@ -77,12 +77,13 @@ def _ask(java: Path) -> str:
 
 
 Work = Literal["short", "long", "stream"]
-"""What a session is for. Compilers that optimise, Java's and Spark's, are worth their time in a long job, and not in a short one.
-A stream makes the same small plans over and over, with the work outside them: Java's pays there, Spark's does not."""
+"""The purpose of a session. The optimising compilers of Java and Spark are worth their time in a long job, but not in a short
+one. A stream makes the same small plans again and again, and its work is outside of them: Java's compiler is worth it there,
+Spark's is not."""
 
 
 def start(master: str | None = None, *, app: str = "qpid-lag", heap: str = "1g", work: Work = "short") -> SparkSession:
-    """A session on `master`; when that is None, on spark-submit's, or on this machine.
+    """A session on `master`; if that is None, on the master of spark-submit, or on this machine.
 
     Refused when there is no suitable Java, or Spark does not start.
     """
@@ -121,8 +122,9 @@ _LATE_OPTIMISING: Final = [
     f"-XX:Tier4{name}Threshold={10 * usual}"
     for name, usual in {"Invocation": 5_000, "MinInvocation": 600, "Compile": 15_000, "BackEdge": 40_000}.items()
 ]
-"""Java optimises what was called ten times as often as by default. What is done for each of a million lines gets there at once;
-the planner, and the compiler of what Spark generates, which the optimiser otherwise spends most of its time on, seldom do.
+"""Java optimises a method only after ten times as many calls as by default. Code that runs for each of a million lines reaches
+that at once. The planner and the compiler of Spark's generated code seldom do; otherwise the optimiser spends most of its time on
+them.
 """
 _USUAL_JARS: Final = (
     *("scala-library", "spark-catalyst", "spark-core", "spark-sql", "spark-sql-api", "spark-common-utils", "spark-unsafe"),
@@ -131,19 +133,19 @@ _USUAL_JARS: Final = (
 
 
 def _usual_jars() -> str:
-    """The jars that nearly every class comes from, as the beginning of a class path: for each class Java looks into one after the
-    other of Spark's 280, which takes a tenth of the processor's time of a short job.
+    """The jars that contain nearly all used classes, as the beginning of a class path. For each class, Java searches Spark's 280
+    jars one after the other, which takes a tenth of the processor time of a short job.
     """
     jars = Path(_find_spark_home(), "jars")
     return os.pathsep.join(str(jar) for name in _USUAL_JARS for jar in sorted(jars.glob(f"{name}[-_][0-9]*.jar")))
 
 
 MEANING: Final = {"spark.sql.session.timeZone": "UTC", "spark.sql.files.ignoreCorruptFiles": "true"}
-"""What a summary's figures rest on, whoever starts Spark."""
+"""Settings that the figures of a summary depend on, whoever starts Spark."""
 
 
 def _quick(work: Work) -> dict[str, str]:
-    """What makes jobs of this kind quick; only a matter of time."""
+    """Settings that make this kind of job fast. They change no figure."""
     compiled = work == "long"
     return {
         # One partition needs no further shuffle and half of the tasks. In a short job, tasks cost more than rows.
@@ -191,7 +193,7 @@ def _submitted(master: str | None, work: Work) -> SparkSession:
 
 
 def _stop_left_behind() -> None:
-    """Stop the session that a process before this one had in the same Java, if it was killed: Java has room for one."""
+    """Stop the session of an earlier process in the same Java that was killed: Java has room for only one."""
     java: Any = SparkContext._jvm
     left = java.org.apache.spark.sql.SparkSession.getDefaultSession()
     if SparkContext._active_spark_context is None and left.isDefined():
@@ -206,10 +208,11 @@ def _session(settings: dict[str, str]) -> SparkSession:
 
 
 def _ready(spark: SparkSession) -> SparkSession:
-    """The session; what of ours runs in Spark's Python workers goes there by value, so that no machine but the driver's needs us.
+    """The session. Our code for Spark's Python workers is sent there by value, so that only the driver's machine needs this
+    package.
 
-    Spark hands `--py-files` on only if their names end in .zip, .egg or .jar, and the worker that plans a streaming Python source
-    looks for them in a folder that nobody fills (4.3).
+    Spark passes `--py-files` on only if their names end in .zip, .egg or .jar, and the worker that plans a streaming Python
+    source looks for them in a folder that stays empty (4.3).
     """
     for package in (spark_analytics, telemetry):
         register_pickle_by_value(package)  # type: ignore[no-untyped-call]
@@ -223,7 +226,7 @@ def _ready(spark: SparkSession) -> SparkSession:
 
 
 class _Known:
-    """A Java class, of which each member is looked up once."""
+    """A Java class whose members are looked up only once."""
 
     def __init__(self, java: Any) -> None:
         self._java = java
@@ -238,8 +241,8 @@ _USUAL_CLASSES: Final = ("functions", "org.apache.spark.sql.functions", "PythonU
 
 
 def _know_classes() -> None:
-    """Keep the Java classes that PySpark asks for, by name, with every column: a thousand times in a summary. For a name without
-    a package Java looks through all of Spark's jars, which took a fifth of the time of planning.
+    """Keep the Java classes that PySpark looks up by name for every column, a thousand times in a summary. For a name without a
+    package Java searches all of Spark's jars, which took a fifth of the planning time.
     """
     java: Any = SparkContext._jvm
     for name in _USUAL_CLASSES:
@@ -248,7 +251,7 @@ def _know_classes() -> None:
 
 @contextmanager
 def ends(spark: SparkSession) -> Iterator[None]:
-    """Stop the session afterwards. Refused with its words when Spark fails, or when its Java process has ended before."""
+    """Stop the session at the end. Refused with Spark's reason when Spark fails or its Java process has ended."""
     try:
         yield
     except (PySparkException, *_LOST) as error:
@@ -258,17 +261,17 @@ def ends(spark: SparkSession) -> Iterator[None]:
 
 
 def stop(spark: SparkSession) -> None:
-    """Stop a session, also one whose Java process has ended before."""
+    """Stop a session, even if its Java process has ended."""
     with suppress(*_LOST):
         spark.stop()
 
 
 _LOST: Final = (Py4JError, ConnectionError, EOFError)
-"""What is raised when Java does not answer; the first also when it answers with an exception of its own."""
+"""Raised when Java does not answer; the first one also when Java answers with an exception."""
 
 
 def why(error: Exception) -> str:
-    """What to say of an exception of Spark's. With its Java process gone, nothing else that it says is of use."""
+    """The text for an exception of Spark. If its Java process has ended, only this fact is useful."""
     process = getattr(SparkContext._gateway, "proc", None)
     if isinstance(error, _LOST) and process is not None:
         with suppress(subprocess.TimeoutExpired):
@@ -278,14 +281,14 @@ def why(error: Exception) -> str:
 
 
 def _wheel() -> Path | None:
-    """The archive that this program was loaded from; None when it is installed."""
+    """The archive that this program was loaded from; None if it is installed."""
     loader: Any = __spec__.loader
     archive_of = getattr(loader, "archive", None)
     return Path(archive_of) if archive_of else None
 
 
 def _own(name: str) -> str:
-    """The address of a file that stands beside this one, in a folder or in an archive, as Java reads it."""
+    """The address of a file beside this one, in a folder or in an archive, in Java's form."""
     wheel = _wheel()
     if wheel is None:
         return Path(__file__).with_name(name).as_uri()
@@ -298,7 +301,7 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _standard_error_in_a_file() -> Iterator[Path]:
-    """What the Java process prints goes to a file: it inherits the descriptor that is open while it starts."""
+    """Send the output of the Java process to a file: it inherits the descriptor that is open while it starts."""
     sys.stderr.flush()
     saved = os.dup(2)
     descriptor, name = tempfile.mkstemp(prefix="qpid-lag-", suffix=".log")

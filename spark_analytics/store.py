@@ -1,15 +1,15 @@
-"""The folder that a stream writes and a summary reads: immutable Parquet, and one small file that says which of it counts.
+"""The folder that a stream writes and a summary reads: immutable Parquet, and one small file that names the valid folders.
 
     lag.json                            the manifest: replaced by one rename, which is the only commit there is
     parts/batch_id=N/hour=H/            the lines of micro-batch N; written again whole when it is run again
     hours/hour=H/v=K/                   all lines of an hour, in one sorted file (compaction)
     _checkpoint/                        Spark's own
 
-The columns are those of `lines.kept`: each line of telemetry once, typed, by the hour that it was said in; lines with a problem
-by the hour in which they came. A reader takes the manifest once and reads the folders that it names, so it sees each row exactly
-once whatever happens meanwhile. A folder that is no longer named is deleted some minutes later, when whoever had an older
-manifest has finished. Days that are older than what shall be kept leave in the same way. A kill at any moment leaves the old
-manifest or the new one, and at worst folders that nobody names, which the next start deletes.
+The columns are those of `lines.kept`: each line of telemetry once, typed, by the hour of its time; lines with a problem by the
+hour in which they arrived. A reader reads the manifest once, and then the folders that it names. So it sees each row exactly
+once, whatever happens meanwhile. A folder that is no longer named is deleted some minutes later, when readers of an older
+manifest have finished. Days that are older than `--keep` are removed in the same way. A kill at any moment leaves the old
+manifest or the new one. It may leave folders that no manifest names; the next start deletes them.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ DAY_MS: Final = HOURS_A_DAY * HOUR_MS
 GRACE_MS: Final = 10 * 60_000
 _ASKED_FILES: Final = 64
 MAX_RANGES: Final = 2000
-"""Of a sender's numbers; beyond that the oldest gaps are taken for seen, so that what comes that late counts as a repeat."""
+"""Maximum number of ranges of a sender's numbers. Above it the oldest gaps are closed, so a line that late counts as repeated."""
 
 
 @dataclass(slots=True)
 class Manifest:
-    """What `lag.json` holds."""
+    """The content of `lag.json`."""
 
     query: str = ""
     batch: int = -1
     updated_ms: int = 0
     parts: dict[int, list[int]] = field(default_factory=dict)
-    """Batch → the hours it has rows of; hours that have been compacted are taken out."""
+    """Batch → the hours of its rows, without the hours that have been compacted."""
     hours: dict[int, int] = field(default_factory=dict)
     """Hour → the version of its compacted folder."""
     kept_from_ms: int = 0
-    """What is older has been dropped; 0: nothing has."""
+    """Older lines have been dropped; 0: none have."""
     garbage: list[tuple[str, int]] = field(default_factory=list)
     seen: dict[str, Ranges] = field(default_factory=dict)
     """Cluster and sender → the numbers of the lines that have been counted, as closed ranges in order."""
     files: list[int] = field(default_factory=list)
-    """The last batch's, as hashes of their names, so that one that goes on in the next is counted once."""
+    """The files of the last batch, as hashes of their names, so that a file that continues in the next batch is counted once."""
     newest: dict[str, int] = field(default_factory=dict)
     heard: dict[str, int] = field(default_factory=dict)
     schema: str = ""
-    """The newest, as Spark writes it: older files lack what has been added, and read as null."""
+    """The newest schema, in Spark's form. Columns that older files lack are read as null."""
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("lines", "files", "repeated", "late", "bad"), 0))
 
     def counted_in(self, other: Manifest) -> None:
-        """Bring what the newest batch has changed here into the manifest as it is by now. The rest is compaction's to change."""
+        """Copy what the newest batch has changed here to the current manifest. Only compaction changes the rest."""
         for name in _OF_BATCHES:
             setattr(other, name, getattr(self, name))
         if self.batch in self.parts:
@@ -78,7 +78,7 @@ class Manifest:
         return {hour for hours in self.parts.values() for hour in hours}
 
     def hours_within(self, since_ms: int | None, until_ms: int | None) -> list[int]:
-        """All that a span touches."""
+        """All hours that overlap with a span."""
         return [
             hour
             for hour in sorted(self.dirty() | self.hours.keys())
@@ -86,7 +86,7 @@ class Manifest:
         ]
 
     def named(self) -> set[str]:
-        """The folders of batches and hours that count."""
+        """The folders of batches and hours that are valid."""
         found = {f"parts/batch_id={batch}" for batch in self.parts}
         return found | {f"hours/hour={hour}/v={version}" for hour, version in self.hours.items()}
 
@@ -117,7 +117,7 @@ class Store:
         self._changing = threading.Lock()
 
     def load(self) -> Manifest:
-        """The manifest as it is now. Refused when it is none, or of another version."""
+        """The current manifest. Refused when it is damaged, or of another version."""
         try:
             text = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
             if text.get("format") != FORMAT:
@@ -135,7 +135,7 @@ class Store:
             raise Refused(f"{self.path / MANIFEST} is damaged: stream the telemetry again into a new folder") from None
 
     def commit(self, manifest: Manifest) -> None:
-        """Make it the one that counts, by one rename."""
+        """Make this the current manifest, by one rename."""
         aside = self.path / f".{MANIFEST}.part"
         body = {"format": FORMAT, "version": VERSION, "manifest": _plain(manifest)}
         with aside.open("w", encoding="utf-8") as file:
@@ -146,22 +146,22 @@ class Store:
 
     @contextmanager
     def changing(self) -> Iterator[Manifest]:
-        """The manifest as it is now, to be changed, and committed at the end. Threads that share this Store take turns."""
+        """The current manifest, for changes; it is committed at the end. Threads that share this Store take turns."""
         with self._changing:
             manifest = self.load()
             yield manifest
             self.commit(manifest)
 
     def part(self, batch: int) -> Path:
-        """Where a batch writes; hours are folders below."""
+        """The folder of a batch; hours are folders in it."""
         return self.path / "parts" / f"batch_id={batch}"
 
     def hour(self, hour: int, version: int) -> Path:
-        """Where a compacted hour lies."""
+        """The folder of a compacted hour."""
         return self.path / "hours" / f"hour={hour}" / f"v={version}"
 
     def dirs(self, manifest: Manifest, hours: Iterable[int]) -> list[str]:
-        """The folders that together hold exactly the rows of those hours."""
+        """The folders that together contain exactly the rows of those hours."""
         wanted = set(hours)
         found = [str(self.hour(hour, version)) for hour, version in sorted(manifest.hours.items()) if hour in wanted]
         for batch, its in sorted(manifest.parts.items()):
@@ -169,14 +169,14 @@ class Store:
         return found
 
     def n_lines(self, manifest: Manifest, hours: Iterable[int]) -> int:
-        """About how many lines those hours have: the newest files are asked, the others have as many for their size."""
+        """About how many lines those hours have: the newest files tell their number, the others are estimated by their size."""
         files = [file for folder in self.dirs(manifest, hours) for file in Path(folder).glob("*.parquet")]
         sizes = [file.stat().st_size for file in files]
         asked = sum(map(_rows_of, files[-_ASKED_FILES:]))
         return asked * sum(sizes) // max(1, sum(sizes[-_ASKED_FILES:]))
 
     def sweep(self, manifest: Manifest, now_ms: int) -> None:
-        """Delete what nobody names and nobody still reads; the manifest is committed by the caller."""
+        """Delete the folders that no manifest names and no reader still reads; the caller commits the manifest."""
         kept, named = [], manifest.named()
         for name, since_ms in manifest.garbage:
             if now_ms - since_ms < GRACE_MS:
@@ -188,7 +188,7 @@ class Store:
         manifest.garbage = kept
 
     def tidy(self, manifest: Manifest) -> None:
-        """At a start: delete folders of batches and versions that were never committed."""
+        """At the start: delete the folders of batches and versions that were never committed."""
         named = manifest.named() | {name for name, _ in manifest.garbage}
         for pattern in ("parts/batch_id=*", "hours/hour=*/v=*"):
             for folder in self.path.glob(pattern):
@@ -197,9 +197,10 @@ class Store:
 
 
 def drop(manifest: Manifest, keep_ms: int, now_ms: int) -> bool:
-    """Drop the days that ended `keep_ms` or more before the newest line: they are no longer named, and their folders garbage.
+    """Drop the days that ended `keep_ms` or more before the newest line: the manifest no longer names their folders, which become
+    garbage.
 
-    Whether there were any. What was counted stays counted: a dropped line that comes again is a repeat.
+    Returns whether there were any. Counters stay: a dropped line that arrives again counts as repeated.
     """
     first_day = (max(manifest.newest.values(), default=0) - keep_ms) // DAY_MS
     first_hour = first_day * HOURS_A_DAY

@@ -1,14 +1,14 @@
-"""A streaming source that follows telemetry folders by byte offset, files that are still being written included.
+"""A streaming source that follows telemetry folders by byte offset, including files that are still being written.
 
-The life of a line: a broker appends it to `.NAME.part`, which becomes `NAME.jsonl` later; both are one file here, known by its
-final name, and only whole lines of it are ever taken. An offset is how many bytes of each file have been taken, so a restart goes
-on where the last committed batch ended, and a batch that is run again reads the same bytes. A sender may have twenty thousand
-files: of those that have been read to their end and are no longer written, an offset keeps the numbers in their names alone, by
-their differences. Files that have gone are forgotten. A batch takes at most so many bytes, the files that began first before the
-others, since all senders' lines of a time belong together. The first batches of a process take a part of that, because all that
-they need is compiled first.
+Life of a line: a broker appends it to `.NAME.part`, which is later renamed to `NAME.jsonl`. Here both are one file with the final
+name, and only complete lines are read. An offset is the number of bytes of each file that have been read. So a restart continues
+where the last committed batch ended, and a batch that runs again reads the same bytes. A sender may have twenty thousand files.
+Of files that have been read to their end and are no longer written, an offset keeps only the numbers in their names, as
+differences. Deleted files are forgotten. A batch reads a limited number of bytes, from the oldest files first, because lines of
+all senders from the same time belong together. The first batches of a process read less, because Spark must first compile its
+code.
 
-Lines come as text in Arrow batches. What reads the same bytes of a file twice, after a failure, finds the same lines there.
+Lines are text in Arrow batches. A task that reads the same bytes again after a failure gets the same lines.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from spark_analytics.schemas import LINES
 NAME: Final = "understudy_telemetry"
 BYTES_PER_BATCH: Final = 448 << 20
 FIRST_PARTS: Final = (16, 4)
-"""The first batches of a process take so many times less."""
+"""The first batches of a process read 1/16 and 1/4 of the bytes."""
 MAX_LINE: Final = 1 << 20
 _SLICES: Final = 2
-"""Tasks of a batch."""
+"""Number of tasks of a batch."""
 _BLOCK: Final = 1 << 16
 _CHUNK: Final = 4 << 20
 _STAMP: Final = re.compile(r"(.*)\.(\d{15})\.jsonl")
 _QUIET_S: Final = 60.0
-"""A file that nobody has written to for so long, under its final name, is taken to be complete."""
+"""A file with its final name counts as complete if it was not written for this time."""
 _PACKED: Final = ".gz"
 _ARROW: Final = pa.schema([("value", pa.string()), ("file", pa.string())])
 Offset = dict[str, Any]
-"""`files`: file → bytes taken; `done`: the beginning of files' names → the numbers of those that are complete, packed."""
+"""`files`: file → bytes that were read; `done`: beginning of files' names → the packed numbers of the complete ones."""
 
 
 class Telemetry(DataSource):
-    """`spark.readStream.format(NAME).option("path", DIR)`: rows of `schemas.LINES`. Option `bytes`: the most a batch takes."""
+    """`spark.readStream.format(NAME).option("path", DIR)`: rows of `schemas.LINES`. Option `bytes`: maximum bytes of a batch."""
 
     @classmethod
     def name(cls) -> str:
@@ -113,13 +113,13 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def ranges_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """File, first byte, end: what lies between two offsets."""
+    """The bytes between two offsets, as (file, first byte, end)."""
     before = start.get("files", {})
     return [(name, before.get(name, 0), last) for name, last in end.get("files", {}).items() if last > before.get(name, 0)]
 
 
 def listed(folder: Path) -> list[str]:
-    """The files below a folder by their final names, those that began first in front."""
+    """The files in a folder and below by their final names, oldest first."""
     names = set()
     for where, _, files in os.walk(folder):
         inside = os.path.relpath(where, folder)
@@ -134,9 +134,9 @@ def listed(folder: Path) -> list[str]:
 def next_offset(
     folder: Path, start: Mapping[str, Any], budget: int | None, target: Mapping[str, int] | None, *, now_s: float | None = None
 ) -> Offset:
-    """Where the next batch ends: at most `budget` bytes (and always a line) further than `start`, never beyond `target`.
+    """The end of the next batch: at most `budget` bytes after `start`, but at least one line, and never beyond `target`.
 
-    `start` itself when there is nothing to take.
+    It is `start` when there is nothing to read.
     """
     before: dict[str, int] = start.get("files", {})
     done = {prefix: _unpacked(text) for prefix, text in start.get("done", {}).items()}
@@ -195,7 +195,7 @@ def _is_complete(path: Path, nbytes: int, now_s: float) -> bool:
 
 
 def _opened(path: Path) -> Any:
-    """The file under its final name or, before that, under its hidden one."""
+    """The file with its final name or, before the rename, with its hidden one."""
     try:
         return path.open("rb")
     except FileNotFoundError:
@@ -203,7 +203,8 @@ def _opened(path: Path) -> Any:
 
 
 def _whole_bytes(path: Path) -> int:
-    """How many bytes of the file are whole lines. A file under its final name is whole, and a packed one is taken at once."""
+    """The number of bytes of the file that are complete lines. A file with its final name is complete, and a compressed one is
+    read at once."""
     try:
         return path.stat().st_size
     except OSError:
@@ -225,7 +226,7 @@ def _whole_bytes(path: Path) -> int:
 
 
 def _line_end(path: Path, at: int, last: int) -> int:
-    """The end of the line that `at` lies in; a packed file has but one. 0 when it has gone."""
+    """The end of the line that contains `at`; a compressed file counts as one line. 0 when the file is deleted."""
     if path.name.endswith(_PACKED):
         return last
     try:
@@ -242,12 +243,13 @@ def _line_end(path: Path, at: int, last: int) -> int:
 
 
 def lines_of(path: Path, first: int, last: int) -> Iterator[pa.StringArray]:
-    """The lines in a range of bytes that begins and ends with whole lines, some thousands at a time; none when it has gone."""
+    """The lines in a range of bytes that begins and ends with complete lines, some thousands at a time; none when the file is
+    deleted."""
     return map(texts, blocks_of(path, first, last))
 
 
 def blocks_of(path: Path, first: int, last: int) -> Iterator[bytes]:
-    """The bytes of `lines_of`, in pieces that end with a newline each."""
+    """The bytes of `lines_of`, in pieces that each end with a newline."""
     try:
         with _opened(path) as raw:
             if path.name.endswith(_PACKED):
@@ -263,8 +265,8 @@ def blocks_of(path: Path, first: int, last: int) -> Iterator[bytes]:
 
 
 def _blocks(file: Any, nbytes: int | None = None) -> Iterator[bytes]:
-    """What an open file holds from here on, or so many bytes of it, in pieces that end with a newline each. A line that is longer
-    than MAX_LINE is cut.
+    """The rest of an open file, or this many bytes of it, in pieces that each end with a newline. A line longer than MAX_LINE is
+    cut.
     """
     rest = b""
     while block := file.read(_CHUNK if nbytes is None else min(_CHUNK, nbytes)):
@@ -281,6 +283,6 @@ def _blocks(file: Any, nbytes: int | None = None) -> Iterator[bytes]:
 
 
 def texts(lines: bytes) -> pa.StringArray:
-    """Lines, each ended by a newline, as text, without the empty ones; what is longer than MAX_LINE is cut."""
+    """The lines as text, without empty ones; each ends with a newline in `lines`. Lines longer than MAX_LINE are cut."""
     found = lines.decode("utf-8", "replace").split("\n")
     return pa.array([line[:MAX_LINE] for line in found if line.strip()], pa.string())

@@ -1,4 +1,4 @@
-"""What a summary reads: typed lines, straight from text or from the Parquet of a stream. The columns are the same."""
+"""The input of a summary: typed lines, read from text or from the Parquet of a stream. The columns are the same."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _COMPILING: Final = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.
 _WORTH_COMPILING: Final = 20_000
 _BYTES_A_LINE: Final = 600
 _FEW_BLOCKS: Final = 32
-"""Of lines that came again: of so few, they are told apart by their numbers alone, without a join."""
+"""Up to this many blocks of repeated lines are found by their numbers alone, without a join."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """`lines.kept` lines, each once; how many came again; and what else is known of them."""
+    """`lines.kept` lines, each once; the number of repeated ones; and other known facts."""
 
     source: str
     lines: DataFrame
     repeated: int
     counters: dict[str, Any] = field(default_factory=dict)
     release: Callable[[], Any] = lambda: None
-    """Let go of what is cached."""
+    """Release the cached rows."""
 
 
 def is_small(spark: SparkSession) -> bool:
@@ -46,16 +46,16 @@ def is_small(spark: SparkSession) -> bool:
 
 
 def materialised(frame: DataFrame) -> DataFrame:
-    """The frame's rows, kept by the first job that asks for them, and without the plan that made them: analysing long plans is
-    what small jobs spend their time on. Where a shuffle makes one part, Spark is told that there is but one: what follows then
-    needs no shuffle.
+    """The frame's rows, without the plan that made them. The first job that needs them computes and keeps them. Small jobs spend
+    most of their time on the analysis of long plans. In a session for short jobs the rows are in one partition, so that later
+    steps need no shuffle.
     """
     return (frame.coalesce(1) if is_small(frame.sparkSession) else frame).localCheckpoint(eager=False)
 
 
 def _worked_out_once(lines: DataFrame) -> tuple[DataFrame, Callable[[], Any]]:
-    """The lines, worked out by the first job that asks for them and kept for the others, and how to let go of them. Few are kept
-    as rows, for columns take longer to make than to read; many in columns, which are smaller.
+    """The lines, computed by the first job that needs them and kept for the others; and a function that releases them. Few lines
+    are kept as rows, because columns take longer to write than to read. Many are kept in columns, which are smaller.
     """
     spark: Any = lines.sparkSession
     if not is_small(spark):
@@ -67,7 +67,8 @@ def _worked_out_once(lines: DataFrame) -> tuple[DataFrame, Callable[[], Any]]:
 
 @contextmanager
 def compiled(spark: SparkSession, *, lines: int | None) -> Iterator[None]:
-    """Spark compiles what it runs within, if it is run for that many lines (None: nobody knows) that it pays."""
+    """While the context lasts, Spark compiles its plans, if there are enough lines to be worth it (None: their number is
+    unknown)."""
     if lines is not None and lines < _WORTH_COMPILING:
         yield
         return
@@ -91,8 +92,8 @@ def read(
     until_ms: int | None,
     nbytes: int | None = None,
 ) -> Inputs:
-    """The lines of a folder, a URL or a topic (of `nbytes` in all, if that is known), or of a stream's folder. Refused when there
-    are none to be had.
+    """The lines of a folder, a URL or a topic (of `nbytes` in total, if known), or of a stream's folder. Refused when there are
+    none.
     """
     if kafka is None and is_store(path):
         return _from_store(spark, Store(path), since_ms=since_ms, until_ms=until_ms)
@@ -101,7 +102,7 @@ def read(
     number = None if nbytes is None else nbytes // _BYTES_A_LINE
 
     def in_one(frame: DataFrame) -> DataFrame:
-        """Few lines in one part: what follows needs no shuffle, and each job one task."""
+        """Few lines in one partition: later steps need no shuffle, and each job needs one task."""
         return frame.coalesce(1) if number is not None and number < _WORTH_COMPILING else frame
 
     def keep(frame: DataFrame) -> DataFrame:
@@ -120,7 +121,7 @@ def read(
 def single(lines: DataFrame, blocks: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> tuple[DataFrame, int]:
     """The lines, one of each number, and how many others there were.
 
-    `blocks` are `lines.blocks` of them; what came again is worked out once, and kept by `keep`.
+    `blocks` are `lines.blocks` of them. The repeated lines are computed once, and kept by `keep`.
     """
     again = materialised(of_lines.repeats(blocks))
     found = again.limit(_FEW_BLOCKS + 1).collect()
@@ -151,7 +152,7 @@ def _from_store(spark: SparkSession, store: Store, *, since_ms: int | None, unti
 
 
 def folder_of(path: str, kafka: sources.Kafka | None) -> sources.Folder | None:
-    """A local folder of lines, looked at; None for other places. Refused when there is nothing to read."""
+    """The facts about a local folder of lines; None for other places. Refused when there is nothing to read."""
     if kafka is not None or is_remote(path) or is_store(path):
         return None
     return sources.inspect(str(Path(path)))

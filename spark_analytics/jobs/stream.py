@@ -1,13 +1,13 @@
 """The stream: micro-batches of lines to typed Parquet in a `store.Store`, each line exactly once.
 
-The life of a micro-batch: its lines are judged and typed (`parse`), those that came before are left out, and the rest are written
-to a folder of the batch's own, by the hour, over whatever an earlier attempt left there; then the manifest is replaced, which
-counts the rows and remembers the numbers of their lines in one step. A batch that Spark runs again after that is known by its id
-and skipped. There is no watermark: lines of any time are taken, and how many came late is counted. Hours that are over are
-compacted beside the batches. Why it is so: docs/adr/0018-typed-lines-and-plain-spark.md.
+Life of a micro-batch: its lines are validated and typed (`parse`), and repeated ones are left out. The others are written to a
+folder of the batch, by the hour, and replace what an earlier attempt left there. Then the manifest is replaced. This one step
+counts the rows and stores the numbers of their lines. If Spark runs the batch again after that, it is recognised by its id and
+skipped. There is no watermark: lines of any time are accepted, and late ones are counted. Completed hours are compacted beside
+the batches. The reasons are in docs/adr/0018-typed-lines-and-plain-spark.md.
 
-What is kept in this process is bounded: for each sender the ranges of numbers that were seen, which are few because a sender
-numbers its lines without a break.
+The memory of this process is bounded: for each sender it keeps the ranges of received numbers. They are few, because a sender
+numbers its lines without gaps.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Streaming:
 
     @property
     def checkpoint_dir(self) -> str:
-        """Where Spark keeps how far it is."""
+        """The folder in which Spark stores its progress."""
         return self.checkpoint or str(Path(self.output) / "_checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """After a batch: its number, how many lines it had and there were in all, and when who was last heard (ms since 1970)."""
+    """After a batch: its number, its lines and all lines so far, and when each backup was last heard (ms since 1970)."""
 
     batch: int
     lines: int
@@ -74,7 +74,7 @@ class Progress:
 
 
 def prepare(asked: Streaming) -> Store:
-    """The store to write to, made if it is new. Refused when the folder is something else."""
+    """The store to write to; it is created if it does not exist. Refused when the folder contains something else."""
     for option, place in (("--output", asked.output), ("--checkpoint", asked.checkpoint_dir)):
         if is_remote(place):
             raise Refused(f"{option} {place} is a URL: a stream keeps its sums in a folder that is mounted; give its path")
@@ -96,7 +96,7 @@ def prepare(asked: Streaming) -> Store:
 
 
 def _check_checkpoint(asked: Streaming, manifest: Manifest) -> None:
-    """Batches are known by their numbers, so a checkpoint and a folder belong together."""
+    """Refuse a checkpoint of another folder: batches are identified only by their numbers."""
     if manifest.query and manifest.query != _query_id(asked):
         raise Refused(
             f"the checkpoint {asked.checkpoint_dir} is not the one that {asked.output} was written with: "
@@ -112,21 +112,22 @@ def _query_id(asked: Streaming) -> str:
 
 
 class _Stopping(Exception):
-    """Thrown into a batch that would begin after the stop: it must not look done to Spark."""
+    """Raised in a batch that begins after the stop, so that Spark does not count it as done."""
 
 
 _running = threading.Lock()
 
 
 class Following:
-    """A stream that runs."""
+    """A running stream."""
 
     def __init__(self, query: StreamingQuery, beside: compact.Beside) -> None:
         self.query = query
         self._beside = beside
 
     def await_end(self, timeout_s: float | None = None) -> bool:
-        """Wait until it has ended, and all that was due is compacted, or for so long; whether it has. Raises what it died of."""
+        """Wait until the stream and its compactions have ended, or for this time. Returns whether they have ended. Raises the
+        error that ended it."""
         if timeout_s is None:
             self.query.awaitTermination()
         ended = timeout_s is None or bool(self.query.awaitTermination(timeout_s))  # type: ignore[arg-type]
@@ -147,9 +148,9 @@ def start(
     on_batch: Callable[[Progress], None] = lambda _: None,
     stopping: threading.Event | None = None,
 ) -> Following:
-    """Start the query. It runs until it is stopped, or, with `available_now`, until what was there has been read.
+    """Start the query. It runs until it is stopped or, with `available_now`, until the existing lines have been read.
 
-    Once `stopping` is set, no further batch begins.
+    After `stopping` is set, no further batch begins.
     """
     store = prepare(asked)
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", _BATCHES_KEPT)
@@ -227,7 +228,7 @@ def add_batch(store: Store, asked: Streaming, batch: DataFrame, number: int, *, 
 
 
 def _numbers(blocks: DataFrame) -> dict[str, Ranges]:
-    """By `store.names` of cluster and sender, the numbers of a batch's good lines: few ranges, since they have few holes."""
+    """The numbers of a batch's valid lines by `store.names` of cluster and sender. They are few ranges, because gaps are rare."""
     found: dict[str, Ranges] = {}
     for row in blocks.collect():
         found.setdefault(names(row["cluster"], row["sender"]), []).extend(
@@ -237,7 +238,7 @@ def _numbers(blocks: DataFrame) -> dict[str, Ranges]:
 
 
 def _new(lines: DataFrame, blocks: DataFrame, numbers: dict[str, Ranges], seen: dict[str, Ranges]) -> tuple[DataFrame, int]:
-    """The lines that have not come before, one of each, and how many others there were."""
+    """The new lines, each once, and the number of repeated ones."""
     lines, repeated = inputs.single(lines, blocks, materialised)
     known: list[tuple[str, str, int, int]] = [
         (names_of(key)[0], names_of(key)[1], first, last)
@@ -255,7 +256,7 @@ def _new(lines: DataFrame, blocks: DataFrame, numbers: dict[str, Ranges], seen: 
 
 
 def _write(store: Store, manifest: Manifest, number: int, lines: DataFrame, now_ms: int) -> None:
-    """The batch's lines, split by hour."""
+    """Write the batch's lines, split by hour."""
     columns = lines.drop("origin", "inside", "mine")
     hour = F.floor(F.coalesce("ts_ms", F.lit(now_ms)) / HOUR_MS)
     folder = store.part(number)
@@ -267,13 +268,13 @@ def _write(store: Store, manifest: Manifest, number: int, lines: DataFrame, now_
 
 
 def _heard(lines: DataFrame) -> dict[str, int]:
-    """When each backup was last heard, as the primary says."""
+    """When each backup was last heard, according to the primary."""
     looks = of_lines.of(lines, "sample").where("mine AND connected AND queue IS NULL")
     return {row["backup"]: row["ts_ms"] for row in looks.groupBy("backup").agg(F.max("ts_ms").alias("ts_ms")).collect()}
 
 
 def _remember(manifest: Manifest, presence: Iterable[Row], heard: dict[str, int]) -> None:
-    """What the next batches and the reader need to know besides the rows."""
+    """Store in the manifest what the next batches and the reader need besides the rows."""
     newest = dict(manifest.newest)
     for row in presence:
         if row["problem"]:
