@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from struct import Struct
+from struct import Struct, iter_unpack
 from typing import Any, NamedTuple
 
 LEAVING = "leaving"
@@ -53,15 +53,27 @@ class Traits(NamedTuple):
         """As bytes of the tag."""
         return _TRAITS.pack(self.expires_ms, self.available_ms, self.failures)
 
-    @classmethod
-    def of(cls, tag: bytes) -> Traits:
-        """From a tag of `TAG_BYTES`."""
-        return PLAIN if tag.endswith(_NOTHING) else cls(*_TRAITS.unpack_from(tag, SEQUENCE_BYTES))
-
 
 PLAIN = Traits()
 """The traits of most messages."""
 _NOTHING = bytes(_TRAITS.size)
+
+
+def read_tags(tags: Sequence[bytes]) -> tuple[Sequence[int], Sequence[bytes]]:
+    """The sequences in these tags, and the traits after them (b"" if there are none). Nothing if the tags have no sequences or
+    are of different lengths."""
+    size = len(tags[0]) if tags else 0
+    if size < SEQUENCE_BYTES or set(map(len, tags)) != {size}:
+        return (), ()
+    sequences, traits = zip(*iter_unpack(f">Q{size - SEQUENCE_BYTES}s", b"".join(tags)), strict=True)
+    return sequences, traits
+
+
+def traits_of(encoded: Sequence[bytes]) -> list[Traits]:
+    """The traits of these messages."""
+    if set(encoded) == {_NOTHING}:
+        return [PLAIN] * len(encoded)
+    return [PLAIN if each == _NOTHING else Traits(*_TRAITS.unpack(each)) for each in encoded]
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,15 +159,11 @@ class Intake:
             self.check()
             number, ledger = self.number, self.logs.lead
             sequences = self.sequences(producer, first, len(messages))
-            done = 0
-            while done < len(messages):
-                start, known = done, ledger.has(number, sequences[done])
-                while done < len(messages) and ledger.has(number, sequences[done]) is known:
-                    done += 1
+            for start, end, known in ledger.stretches(number, sequences):
                 if known and len(self.logs.ledgers) == 1:
-                    confirm(ledger, producer, first + start, done - start)
+                    confirm(ledger, producer, first + start, end - start)
                 else:
-                    self._take(producer, first + start, messages[start:done], sequences[start:done], known=known)
+                    self._take(producer, first + start, messages[start:end], sequences[start:end], known=known)
         except Stopped as error:
             self.stop(str(error))
 

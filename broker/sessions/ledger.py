@@ -45,6 +45,9 @@ from broker.sessions.inflow import Inflow
 SERVING = ("active", "standalone")
 """The states of a log in which this broker may write to it."""
 DEQUEUE_DELAY_S = 0.010
+_MOST_LOOKED_AT = 4096
+"""Sequences between the first and the last of some messages of an origin that are looked at together."""
+_NONE_COMING: frozenset[int] = frozenset()
 _log = Logger()
 
 
@@ -295,6 +298,29 @@ class Ledger:
         """Whether this message of an origin was put, committed or not: a wait for the next commit includes it."""
         held = self.state.held.get(origin)
         return (held is not None and sequence in held) or sequence in self._coming.get(origin, ())
+
+    def stretches(self, origin: int, sequences: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
+        """Cut messages of an origin, given by their sequences, into stretches that were put (see `has`) and stretches that were
+        not, as (start, stop, whether they were). What a caller does with a stretch counts for the next ones."""
+        count, start = len(sequences), 0
+        if count and self._has_none(origin, min(sequences), max(sequences) + 1):
+            yield 0, count, False
+            return
+        while start < count:
+            known, stop = self.has(origin, sequences[start]), start + 1
+            while stop < count and self.has(origin, sequences[stop]) is known:
+                stop += 1
+            yield start, stop, known
+            start = stop
+
+    def _has_none(self, origin: int, first: int, end: int) -> bool:
+        """Whether none of these messages was put, which is how nearly all arrive; False if there are too many to look at."""
+        if end - first > _MOST_LOOKED_AT:
+            return False
+        held = self.state.held.get(origin)
+        if held is not None and held.covered(first, end - first)[0]:
+            return False
+        return self._coming.get(origin, _NONE_COMING).isdisjoint(range(first, end))
 
     def put_large(
         self,

@@ -220,15 +220,11 @@ class NumberedTerminus:
         if numbers is None or known is None:
             return
         number, ledger, _ = known
-        done = 0
-        while done < len(messages):
-            start, is_held = done, ledger.has(number, numbers[done])
-            while done < len(messages) and ledger.has(number, numbers[done]) is is_held:
-                done += 1
+        for start, end, is_held in ledger.stretches(number, numbers):
             if is_held:
-                confirm(ledger, producer, first + start, done - start)
-            elif self.remembers(producer, known, done - start):
-                self._put(producer, known, first + start, messages[start:done], numbers[start:done])
+                confirm(ledger, producer, first + start, end - start)
+            elif self.remembers(producer, known, end - start):
+                self._put(producer, known, first + start, messages[start:end], numbers[start:end])
             else:
                 return
 

@@ -25,7 +25,7 @@ from broker.core.commands import OriginAdd
 from broker.core.definitions import Change, OriginMade, OriginsReleased
 from broker.core.links import REJECTED
 from broker.core.nodes import QueueNode, Routed
-from broker.core.origins import PLAIN, SEQUENCE_BYTES, TAG_BYTES, Held, Traits
+from broker.core.origins import PLAIN, SEQUENCE_BYTES, TAG_BYTES, Held, Traits, read_tags, traits_of
 from broker.sessions.attach import Attach, Output
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
@@ -36,7 +36,7 @@ from broker.sessions.room import full_text, has_room
 from broker.sessions.uploads import Uploading
 
 NODE = "$drain"
-_Tags = tuple[list[int], list[Traits] | None]
+_Tags = tuple[Sequence[int], list[Traits] | None]
 """Sequences, and the traits of these messages; None if their store sends no traits."""
 _FindTags = Callable[[Producer, int, int], _Tags | None]
 
@@ -214,17 +214,13 @@ class OriginTerminus:
             return
         (ledger, origin, node), (sequences, traits) = found, tags
         assert origin.number is not None
-        done = 0
-        while done < len(messages):
-            start, known = done, ledger.has(origin.number, sequences[done])
-            while done < len(messages) and ledger.has(origin.number, sequences[done]) is known:
-                done += 1
+        for start, end, known in ledger.stretches(origin.number, sequences):
             if known:
-                confirm(ledger, producer, first + start, done - start)
+                confirm(ledger, producer, first + start, end - start)
             else:
-                held = origin.number, sequences[start:done]
-                told = None if traits is None else traits[start:done]
-                full = self._put(ledger, node, producer, first + start, messages[start:done], held, told)
+                held = origin.number, sequences[start:end]
+                told = None if traits is None else traits[start:end]
+                full = self._put(ledger, node, producer, first + start, messages[start:end], held, told)
                 if full:
                     stop(producer, Condition("amqp:resource-limit-exceeded", full))
                     return
@@ -236,7 +232,7 @@ class OriginTerminus:
         producer: Producer,
         first: int,
         messages: list[bytes],
-        held: tuple[int, list[int]],
+        held: tuple[int, Sequence[int]],
         traits: list[Traits] | None,
     ) -> str:
         """Put these messages, or those in front of the first that does not fit. Returns why that one does not."""
@@ -261,7 +257,7 @@ class OriginTerminus:
         producer: Producer,
         first: int,
         messages: list[bytes],
-        held: tuple[int, list[int]],
+        held: tuple[int, Sequence[int]],
         traits: list[Traits],
     ) -> None:
         """Put messages with the traits of their store. A message with failed deliveries is put alone, followed by their count."""
@@ -304,14 +300,13 @@ class OriginTerminus:
         if not producer.link.open:
             return None
         tags = producer.link.tags(first, count)
-        sequences = [int.from_bytes(tag[:SEQUENCE_BYTES], "big") for tag in tags]
-        sizes = set(map(len, tags))
-        if sizes not in ({SEQUENCE_BYTES}, {TAG_BYTES}) or len(set(sequences)) < count:
+        sequences, traits = read_tags(tags)
+        if len(set(sequences)) < count or len(tags[0]) not in (SEQUENCE_BYTES, TAG_BYTES):
             text = f"the tag of each delivery is the sequence of its message, another one each time, in {SEQUENCE_BYTES} bytes"
             text += f", alone or with traits of {TAG_BYTES - SEQUENCE_BYTES} bytes behind it"
             stop(producer, Condition("amqp:invalid-field", text))
             return None
-        return sequences, None if sizes == {SEQUENCE_BYTES} else list(map(Traits.of, tags))
+        return sequences, None if len(tags[0]) == SEQUENCE_BYTES else traits_of(traits)
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
         """A large message."""

@@ -20,12 +20,11 @@ plus what one read of a socket may bring.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from struct import iter_unpack
 
 from broker.amqp.links import Receiver, Sender
 from broker.client import ManagementClient
 from broker.core.links import ACCEPTED
-from broker.core.origins import SEQUENCE_BYTES, Held
+from broker.core.origins import Held, read_tags
 from cli.drain.in_flight import InFlight
 
 HERE_BYTES = 16 << 20
@@ -118,7 +117,7 @@ class Move:
         assert link is not None
         self.active = True
         first, messages = link.take()
-        sequences, traits = _read(link.tags(first, len(messages)))
+        sequences, traits = read_tags(link.tags(first, len(messages)))
         if len(sequences) < len(messages):
             self.ended = self.ended or "source: a message came without its sequence"
             return
@@ -297,16 +296,6 @@ class _Out:
     def closed(self, reason: str) -> None:
         """The target accepts no more messages."""
         self._move.ended = self._move.ended or f"target: {reason}"
-
-
-def _read(tags: list[bytes]) -> tuple[Sequence[int], Sequence[bytes]]:
-    """The sequences in these tags, and the traits after them (b"" if there are none). Nothing if the tags have no sequences or
-    are of different lengths."""
-    size = len(tags[0]) if tags else 0
-    if size < SEQUENCE_BYTES or set(map(len, tags)) != {size}:
-        return (), ()
-    sequences, traits = zip(*iter_unpack(f">Q{size - SEQUENCE_BYTES}s", b"".join(tags)), strict=True)
-    return sequences, traits
 
 
 def _runs(sequences: Sequence[int]) -> Iterator[tuple[int, int]]:

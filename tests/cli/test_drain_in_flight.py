@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.origins import Held
 from cli.drain.in_flight import InFlight
-from cli.drain.move import _read, _runs
-
-_TRAITS = 20
+from cli.drain.move import _runs
 
 
 def filled(here: InFlight, first: int, first_id: int, sizes: list[int]) -> list[bytes]:
@@ -96,25 +93,6 @@ def test_whatever_order_messages_leave_in_it_is_as_if_each_had_an_entry(data: st
             gone = here.leave(range(sequence, sequence + 1))
             assert gone == ([(delivery_id, 1)], len(message), google_crc32c.value(message))
         assert (here.count, here.nbytes) == (len(entries), sum(len(message) for _, message in entries.values()))
-
-
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), max_size=5), st.integers(0, 40), st.integers(1, 30))
-def test_the_stretch_of_sequences_that_a_target_holds(runs: list[tuple[int, int]], first: int, count: int) -> None:
-    held = Held().with_runs(runs)
-    known, missing = held.covered(first, count)
-    present = [sequence in held for sequence in range(first, first + count)]
-    assert not any(present[:missing])
-    assert all(present[missing : missing + known])
-    assert missing + known == count or not present[missing + known]
-    assert known or missing == count
-
-
-def test_tags_are_read_as_sequences_with_or_without_traits_and_others_are_not_read() -> None:
-    plain = [(7).to_bytes(8, "big"), (1 << 60).to_bytes(8, "big")]
-    assert _read(plain) == ((7, 1 << 60), (b"", b""))
-    assert _read([tag + b"t" * _TRAITS for tag in plain]) == ((7, 1 << 60), (b"t" * _TRAITS,) * 2)
-    for wrong in ([], [b""], [b"short"], [plain[0], b""], [plain[0], plain[1] + b"t"]):
-        assert _read(wrong) == ((), ())
 
 
 @given(st.lists(st.integers(0, 9), max_size=12))

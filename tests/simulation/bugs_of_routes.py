@@ -23,8 +23,8 @@ OF_ROUTES = {
         "puts a message of a route on a queue although it is held",
         "broker.routes.intake",
         "Intake.receive",
-        "sequences[start:done], known=known",
-        "sequences[start:done], known=False",
+        "sequences[start:end], known=known",
+        "sequences[start:end], known=False",
     ),
     "checkpoint-forgets-routes": Bug(
         "does not write the routes into a checkpoint",

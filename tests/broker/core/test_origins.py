@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from broker.core import limits
 from broker.core.commands import OriginAdd, OriginForget, OriginRelease
 from broker.core.definitions import DrainForgotten, Nothing, OriginMade, OriginsReleased
-from broker.core.origins import RESUMED, TAG_BYTES, Held, Leave, Traits
+from broker.core.origins import PLAIN, RESUMED, SEQUENCE_BYTES, TAG_BYTES, Held, Leave, Traits, read_tags, traits_of
 from broker.core.records import BadBatch, Batch, BatchBuilder, Kind
 from broker.core.state import CannotApply, State
 from tests.broker.core.definitions import Change, queue, state_of
@@ -238,4 +238,27 @@ def test_traits_stand_behind_the_sequence_in_a_tag() -> None:
     traits = Traits(1 << 51, 2, 255)
     tag = bytes(7) + b"\5" + traits.to_bytes()
     assert len(tag) == TAG_BYTES <= 32, "a tag has 32 bytes at most (part 2.8.7)"
-    assert Traits.of(tag) == traits
+    assert read_tags([tag]) == ((5,), (traits.to_bytes(),))
+    some = [PLAIN, traits, PLAIN]
+    assert traits_of([each.to_bytes() for each in some]) == some
+    assert traits_of([PLAIN.to_bytes()] * 2) == [PLAIN] * 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), max_size=5), st.integers(0, 40), st.integers(1, 30))
+def test_the_stretch_of_sequences_that_a_target_holds(runs: list[tuple[int, int]], first: int, count: int) -> None:
+    held = Held().with_runs(runs)
+    known, missing = held.covered(first, count)
+    present = [sequence in held for sequence in range(first, first + count)]
+    assert not any(present[:missing])
+    assert all(present[missing : missing + known])
+    assert missing + known == count or not present[missing + known]
+    assert known or missing == count
+
+
+def test_tags_are_read_as_sequences_with_or_without_traits_and_others_are_not_read() -> None:
+    plain = [(7).to_bytes(8, "big"), (1 << 60).to_bytes(8, "big")]
+    assert read_tags(plain) == ((7, 1 << 60), (b"", b""))
+    traits = b"t" * (TAG_BYTES - SEQUENCE_BYTES)
+    assert read_tags([tag + traits for tag in plain]) == ((7, 1 << 60), (traits, traits))
+    for wrong in ([], [b""], [b"short"], [plain[0], b""], [plain[0], plain[1] + b"t"]):
+        assert read_tags(wrong) == ((), ())
