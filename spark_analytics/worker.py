@@ -3,7 +3,9 @@
 Life of the process `python -m spark_analytics.worker`: it reads requests from its standard input, one JSON object in each
 line, in the words of the command line. It answers each request with one line on its standard output: `report`, `refused` (a
 sentence for people: the same request may succeed later), or `failed` (Spark broke). After `failed` it ends, and the caller
-can start another one. Lines with `progress` come before the answer. It ends when its input ends.
+can start another one. Lines with `progress` come before the answer. It ends when its input ends. It also ends after a `report`
+and a line with `outgrown`: the telemetry has become too much for a session for short jobs, and a new process has one for long
+jobs.
 
 It is a separate process so that a Spark that fails, hangs or uses all memory does not stop the page of the dashboard.
 """
@@ -24,6 +26,7 @@ from spark_analytics import locations, session
 from spark_analytics.errors import Refused
 from spark_analytics.jobs.summarise import Report, summarise
 from spark_analytics.requests import Asked, request_of, work_of
+from spark_analytics.session import Work
 
 
 class Worker:
@@ -31,13 +34,18 @@ class Worker:
 
     def __init__(self) -> None:
         self._spark: SparkSession | None = None
+        self._work: Work = "short"
+        self.outgrown = False
+        """Whether the last report was too much for this session, which is one for short jobs. Java's options cannot change."""
 
     def report(self, asked: Asked, progress: Callable[[str], None] = lambda _: None) -> Report:
         """The report of now. Refused if it cannot be made."""
         request = request_of(asked, int(time.time() * 1000))
+        work = work_of(request)
         if self._spark is None:
             progress("starting Spark")
-            self._spark = session.start(asked["master"], app="qpid-lag dashboard", work=work_of(request))
+            self._spark, self._work = session.start(asked["master"], app="qpid-lag dashboard", work=work), work
+        self.outgrown = (self._work, work) == ("short", "long")
         return summarise(self._spark, request, progress)
 
     def put(self, url: str, content: bytes) -> None:
@@ -64,6 +72,9 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> int:
         for line in requests:
             try:
                 say(report=worker.report(json.loads(line), lambda text: say(progress=text)))
+                if worker.outgrown:
+                    say(outgrown=True)
+                    return 0
             except Refused as refused:
                 say(refused=str(refused))
             except Exception as error:

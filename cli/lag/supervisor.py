@@ -3,7 +3,8 @@
 Life of a `Supervisor`: it starts the child, requests a report, and puts the result on the board. It requests the next one
 `refresh_s` after the answer, not after the request, so that requests never pile up. The board shows a refusal, and the
 request is repeated. If a child ends or sends an invalid answer, the board shows it, and a new child is started: at first
-after RESTART_S, then after longer and longer times. `stop` ends the child and waits for its end.
+after RESTART_S, then after longer and longer times. A child that says `outgrown` ends as planned: a new one is started at once.
+`stop` ends the child and waits for its end.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Supervisor:
         self._refresh_s = refresh_s
         self._restart_s = RESTART_S
         self._child: _Child | None = None
+        self._outgrown = False
         self._timer: IDelayedCall | None = None
         self._stopping: Deferred[None] | None = None
 
@@ -50,8 +52,7 @@ class Supervisor:
     def stop(self) -> Deferred[None]:
         """End the child. Fires when it has ended."""
         self._stopping = Deferred()
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
+        self._hold()
         if self._child is None:
             self._stopping.callback(None)
         else:
@@ -72,6 +73,10 @@ class Supervisor:
             if "report" in answer:
                 self._board.report(answer["report"])
                 self._restart_s = RESTART_S
+            elif "outgrown" in answer:
+                self._outgrown = True
+                self._hold()
+                return
             elif "refused" in answer:
                 self._board.trouble(str(answer["refused"]))
             elif "failed" in answer:
@@ -90,15 +95,23 @@ class Supervisor:
     def ended(self, how: str) -> None:
         """The child has ended."""
         self._child = None
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
+        self._hold()
         if self._stopping is not None:
             self._stopping.callback(None)
+            return
+        if self._outgrown:
+            self._outgrown = False
+            self.start()
             return
         if not self._board.problem:
             self._board.trouble(f"The process that runs Spark {how}. It is started again.")
         self._timer = self._reactor.callLater(self._restart_s, self.start)
         self._restart_s = min(RESTART_AT_MOST_S, self._restart_s * 2)
+
+    def _hold(self) -> None:
+        """Do not do what the timer is set for."""
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
 
     def _ask(self) -> None:
         if self._child is not None and self._child.transport is not None:

@@ -209,6 +209,28 @@ async def test_whoever_waits_for_the_first_report_sees_how_far_it_is() -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_child_that_the_telemetry_has_outgrown_is_replaced_at_once_and_nothing_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("cli.lag.supervisor.RESTART_S", 3600.0)
+    board, first = Board(), tmp_path / "first"
+    script = f"""
+if os.path.exists({str(first)!r}):
+    say(report=report | {{"cluster": "the second child's"}})
+else:
+    open({str(first)!r}, "w").close()
+    say(report=report)
+    say(outgrown=True)
+    break
+"""
+    problems: list[str] = []
+    monkeypatch.setattr(board, "trouble", problems.append)
+    async with keeping(board, script.strip()):
+        await until(lambda: b"the second child's" in board.page())
+    assert problems == []
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_child_that_dies_is_replaced_and_the_last_report_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.lag.supervisor.RESTART_S", 0.05)
     board = Board()
