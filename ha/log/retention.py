@@ -123,6 +123,8 @@ class Retention:
         self._wall = wall
         self._looked_s = float("-inf")
         self._looked_index = self._looked_live = 0
+        self._asked_index = self._reserve = 0
+        """The index that was applied when the file system was last asked for its room, and the reserve at that time."""
         self._look_call: IDelayedCall | None = None
         self._list_call: IDelayedCall | None = None
         self._later_call: IDelayedCall | None = None
@@ -143,8 +145,13 @@ class Retention:
     # ---- what is due
 
     def applied(self) -> None:
-        """Batches were applied: look, but not too often; if little has changed, only after the next batches."""
-        if self._look_call is not None or self._stopped:
+        """Batches were applied: look, but not too often; if little has changed, only after the next batches. Room is asked for
+        more often: a fast disk can lose all of it between two looks."""
+        if self._stopped:
+            return
+        if self._facts.log.bytes_between(self._asked_index, self._facts.applied) > self._reserve // SPARE:
+            self._watch_room()
+        if self._look_call is not None:
             return
         wait_s = self._looked_s + LOOK_S - self._clock.seconds()
         if wait_s <= 0:
@@ -364,7 +371,8 @@ class Retention:
             free, total = self._journal.free()
         except OSError:
             return  # the next write reports the error
-        reserve = min(self.reserve_bytes, total // 4)
+        self._asked_index = self._facts.applied
+        reserve = self._reserve = min(self.reserve_bytes, total // 4)
         self.low = free < (reserve + reserve // 2 if self.low else reserve)
         waits = self.low and self._facts.serving
         if waits == self._waits:

@@ -150,6 +150,20 @@ def test_before_the_disk_is_full_producers_wait_and_consuming_lets_them_go_on(tm
     log.stop()
 
 
+def test_a_disk_that_takes_much_between_two_looks_is_not_filled_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when the file system is only asked by time: a fast disk lost 30 MB of its reserve before the first question."""
+    monkeypatch.setattr("ha.log.retention.LOOK_S", 3600.0)
+    log = LogOnDisk(tmp_path, disk=SmallDisk(tmp_path, 40 * FILE))
+    while not log.ledger.storage_text:
+        log.put(*(body(at) for at in range(20)))
+        assert log.real_bytes < 40 * FILE
+    found = re.search(r"only (\d+) KiB are free where the cluster log lies, and (\d+) KiB", log.ledger.storage_text)
+    assert found is not None
+    free, reserve = int(found[1]), int(found[2])
+    assert free >= reserve * (1 - 1 / SPARE) - 21, "what came since the last question, and one batch more"
+    log.stop()
+
+
 def test_room_that_comes_from_outside_lets_producers_go_on_though_nothing_is_written(tmp_path: Path) -> None:
     """Breaks when the file system is asked only after a batch: all is consumed, producers wait, and so no batch comes."""
     disk = SmallDisk(tmp_path, 40 * FILE)
