@@ -208,9 +208,11 @@ Of those that count deliveries, the value is how often delivery has failed."""
 
 # ---- plans
 
-_LISTS: Final = {0x45: (0, 0), 0xC0: (2, 1), 0xD0: (5, 4)}
-_MAPS: Final = {0xC1: (2, 1), 0xD1: (5, 4)}
-"""Constructors of lists and maps -> where their count is, behind them, and how many bytes it has."""
+_MOST_BYTES: Final = limits.MAX_SELECTOR_SECTION_BYTES
+_UINT: Final = struct.Struct(">I").unpack_from
+_LISTS: Final = {0x45: 0, 0xC0: 1, 0xD0: 4}
+_MAPS: Final = {0xC1: 1, 0xD1: 4}
+"""Constructors of lists and maps -> how many bytes their size and their count have each."""
 _SHORT: Final = frozenset((0xC0, 0xC1))
 _LONG: Final = frozenset((0xD0, 0xD1))
 """Those whose size has one byte, and those whose size has four."""
@@ -264,7 +266,7 @@ class Plan:
             if kind in _SHORT:
                 position = value + 2 + data[value + 1]
             elif kind in _LONG:
-                position = value + 5 + int.from_bytes(data[value + 1 : value + 5], "big")
+                position = value + 5 + _UINT(data, value + 1)[0]
             else:
                 position = skip(data, value, end, 0)
             if position > end:
@@ -282,15 +284,18 @@ class Plan:
         return values
 
 
-def _contents(data: bytes, position: int, stop: int, kinds: dict[int, tuple[int, int]]) -> tuple[int, int]:
+def _contents(data: bytes, position: int, stop: int, kinds: dict[int, int]) -> tuple[int, int]:
     """How many items the list or map has that begins here, and where the first one is."""
-    if stop - position > limits.MAX_SELECTOR_SECTION_BYTES:
+    if stop - position > _MOST_BYTES:
         raise BadValue(f"a section of {stop - position} bytes is too long for selectors")
-    at, width = kinds.get(data[position], (-1, 0))
-    if at < 0:
+    width = kinds.get(data[position], -1)
+    if width == 4:
+        return _UINT(data, position + 5)[0], position + 9
+    if width == 1:
+        return data[position + 2], position + 3
+    if width < 0:
         raise BadValue(f"the section at byte {position} is of the type {data[position]:#04x}")
-    after = position + at + width
-    return int.from_bytes(data[position + at : after], "big"), max(after, position + 1)
+    return 0, position + 1
 
 
 def _read_list(
