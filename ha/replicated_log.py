@@ -154,6 +154,7 @@ class ReplicatedLog:
             self._awake.seconds,
             self._take,
             self.retention.checkpoint,
+            lambda: self._stopped,
         )
         self._sender = BatchSender(
             self._outbox, self._cache, self.journal, in_thread, lambda: self.replica.epoch, self._snapshot_effects.unreadable
@@ -245,7 +246,6 @@ class ReplicatedLog:
         if not self._stopped:
             self._stopped = True
             self.retention.stop()
-            self._snapshot_effects.stop()
             self._snapshots.cut_short("the broker stops")
             if self._ticker.running:
                 self._ticker.stop()

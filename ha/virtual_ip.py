@@ -198,7 +198,7 @@ class _Holding:
         """This broker is no longer to hold it: remove it."""
         self.wanted, self._since_s = False, None
         if self._done("taken away", self._kernel.withdraw):
-            _log.info("{address} is removed: clients no longer reach this broker by it", address=self.address)
+            _log.info("{address} is removed: clients no longer reach this broker there", address=self.address)
 
     def _grant(self, address: VirtualAddress) -> None:
         self._kernel.grant(address, LIFETIME_S)

@@ -116,7 +116,7 @@ def reads(command: _Command) -> _Command:
 def _no_words(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> None:
     """Refuse words without an option: most often one of them is the folder."""
     if words:
-        raise click.UsageError(f"the folder of telemetry is an option: --input {words[0]}")
+        raise click.UsageError(f"give the folder of telemetry as --input {words[0]}")
 
 
 def summarises(command: _Command) -> _Command:

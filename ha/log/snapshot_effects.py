@@ -28,8 +28,8 @@ _log = Logger(namespace="ha")
 
 
 class SnapshotEffects:
-    """See the module. `seconds` is the core's time, `take` executes its effects unless the log has stopped, `renew` has a
-    checkpoint written."""
+    """See the module. `seconds` is the core's time, `take` executes its effects, `renew` has a checkpoint written, `stopped` says
+    whether the log has stopped: then chunks that are being stored have no effect any more."""
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class SnapshotEffects:
         seconds: Callable[[], float],
         take: Callable[[list[Effect]], None],
         renew: Callable[..., None],
+        stopped: Callable[[], bool],
     ) -> None:
         self._replica = replica
         self._journal = journal
@@ -52,11 +53,7 @@ class SnapshotEffects:
         self._seconds = seconds
         self._take = take
         self._renew = renew
-        self._stopped = False
-
-    def stop(self) -> None:
-        """The log stops: chunks that are being stored have no effect any more."""
-        self._stopped = True
+        self._stopped = stopped
 
     def execute(self, effect: SendSnapshot | StoreChunk | LeaveSnapshot | InstallSnapshot, received: list[bytes]) -> None:
         """Execute one effect. `received`: the data beside the message that the core steps now."""
@@ -107,7 +104,7 @@ class SnapshotEffects:
         stored.addCallbacks(self._stored, self._failed, callbackArgs=(chunk,), errbackArgs=(chunk,))
 
     def _stored(self, checkpoint: Checkpoint | None, chunk: SnapshotChunk) -> None:
-        if self._stopped:
+        if self._stopped():
             return
         now = self._seconds()
         if checkpoint is None:
@@ -119,7 +116,7 @@ class SnapshotEffects:
 
     def _failed(self, failure: Failure, chunk: SnapshotChunk) -> None:
         _log.error("the snapshot of batch {index} cannot be kept: {why}", index=chunk.index, why=failure.getErrorMessage())
-        if not self._stopped:
+        if not self._stopped():
             self._take(self._replica.snapshot_failed(self._seconds(), chunk.index))
 
     def _install(self, index: int, epoch: int) -> None:

@@ -131,7 +131,7 @@ def test_a_folder_without_its_option_is_refused_with_the_option(command: str) ->
     result = run(command, "--output", "out", "telemetry")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (
         2,
-        "Error: the folder of telemetry is an option: --input telemetry",
+        "Error: give the folder of telemetry as --input telemetry",
     )
 
 

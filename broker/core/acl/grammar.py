@@ -160,7 +160,7 @@ class _Reader:
         if kind not in self.quotas:
             raise ValueError(f"{kind!r} is not a kind of quota: {_among(self.quotas)}")
         if not number.isdecimal() or int(number) > MAX_QUOTA:
-            raise ValueError(f"{number!r} is not a quota: a whole number from 0 to {MAX_QUOTA}")
+            raise ValueError(f"{number!r} is not a quota: it must be a whole number from 0 to {MAX_QUOTA}")
         for name in names:
             for user in self._users(name) or (ALL,):
                 self.quotas[kind][user] = int(number)
@@ -211,13 +211,13 @@ def _properties(words: list[str]) -> dict[str, str]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not value:
-            raise ValueError(f"{word!r} is not a property with a value: PROPERTY=VALUE, without spaces")
+            raise ValueError(f"{word!r} is not a property with a value: write PROPERTY=VALUE, without spaces")
         if name not in PROPERTIES:
             raise ValueError(f"{name!r} is not a property: {_among(sorted(PROPERTIES))}")
         if name in found:
             raise ValueError(f"property {name!r} is given twice")
         if name in LIMITED and not value.isdecimal():
-            raise ValueError(f"{value!r} is not a limit for {name}: a whole number")
+            raise ValueError(f"{value!r} is not a limit for {name}: it must be a whole number")
         found[name] = value
     return found
 

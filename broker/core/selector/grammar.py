@@ -357,7 +357,7 @@ def _value(found: Found) -> Value:
 def _number(found: Found) -> Value:
     value = _value(found)
     if isinstance(value, Literal) and isinstance(value.value, str | bool):
-        raise wrong(found.start, "expected a number: texts and truth values cannot be calculated with")
+        raise wrong(found.start, "expected a number: arithmetic takes no texts and no booleans")
     return value
 
 

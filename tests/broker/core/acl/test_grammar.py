@@ -76,7 +76,7 @@ def test_the_book_s_examples_are_read_without_a_warning() -> None:
         ("acl allow bob create queue name=x name=y", "property 'name' is given twice"),
         (
             "acl allow bob create queue queuemaxsizeupperlimit=1k",
-            "'1k' is not a limit for queuemaxsizeupperlimit: a whole number",
+            "'1k' is not a limit for queuemaxsizeupperlimit: it must be a whole number",
         ),
         ("acl allow all all queue", "a rule for all users and all actions is the mode of the whole file"),
         ("acl allow all create connection", "a rule about `create connection` names the property host, and no other"),
@@ -97,7 +97,7 @@ def test_the_book_s_examples_are_read_without_a_warning() -> None:
         ("group g b,c", "'b,c' is not the name of a user"),
         ("quota queues 5", "a quota needs a kind, a number and a user"),
         ("quota messages 5 bob", "'messages' is not a kind of quota: one of connections, queues"),
-        ("quota queues -1 bob", "'-1' is not a quota: a whole number from 0 to 65530"),
+        ("quota queues -1 bob", "'-1' is not a quota: it must be a whole number from 0 to 65530"),
         ("quota queues 65531 bob", "'65531' is not a quota"),
     ],
 )
