@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.core import limits, message
+from broker.core import arrivals, limits, message
 from broker.core.message import BadMessage
 from broker.core.performatives import fields_of, uint
 from broker.core.values import BadValue, skip
@@ -91,6 +91,6 @@ def messages_of(bundle: bytes) -> list[bytes]:
             raise BadMessage(f"a batch has more than {limits.MAX_TRANSACTION_OPERATIONS} messages, the most that come as one")
     if not found:
         raise BadMessage("a batch has no message in it")
-    for at in message.malformed(found)[:1]:
+    for at in arrivals.malformed(found)[:1]:
         raise BadMessage(f"item {at + 1} of a batch is not a message")
     return found

@@ -16,7 +16,7 @@ The Python types of the values: `broker.core.values`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -24,8 +24,6 @@ from uuid import UUID
 from broker.core import limits
 from broker.core.values import (
     NULL,
-    SIZE_WIDTHS,
-    WIDTHS,
     BadValue,
     Described,
     Encoded,
@@ -68,7 +66,7 @@ _SYMBOLS = {
 }
 
 _MAYBE = frozenset(range(HEADER, APPLICATION_PROPERTIES + 1))
-_AFTER = {code: frozenset(after for after in _NAMES if after > code) for code in _MAYBE} | {
+SECTIONS_AFTER = {code: frozenset(after for after in _NAMES if after > code) for code in _MAYBE} | {
     0: frozenset(_NAMES),
     DATA: frozenset((DATA, FOOTER)),
     SEQUENCE: frozenset((SEQUENCE, FOOTER)),
@@ -77,7 +75,7 @@ _AFTER = {code: frozenset(after for after in _NAMES if after > code) for code in
 }
 """Section, 0 before the first -> those that may come next (3.2). A body may be missing: there are clients that send none."""
 _LISTS, _MAPS, _BINARIES = (0x45, 0xC0, 0xD0), (0xC1, 0xD1), (0xA0, 0xB0)
-_TYPES = {
+TYPES = {
     HEADER: _LISTS,
     DELIVERY_ANNOTATIONS: _MAPS,
     MESSAGE_ANNOTATIONS: _MAPS,
@@ -89,8 +87,10 @@ _TYPES = {
 }
 """Section -> constructors of its value (1.6, 3.2). That of an amqp-value may be any."""
 
-_MESSAGE_ID, _USER_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION_ID, _EXPIRY, _GROUP_ID = 0, 1, 2, 3, 4, 5, 8, 10
-_TTL_FIELDS = 3
+_MESSAGE_ID, USER_ID_FIELD, _TO, _SUBJECT, _REPLY_TO, _CORRELATION_ID, EXPIRY_FIELD, _GROUP_ID = 0, 1, 2, 3, 4, 5, 8, 10
+TTL_FIELD = 2
+"""The place of the ttl among the fields of the header."""
+_KEPT_FIELDS = 3
 _MAX_UINT = 0xFFFFFFFF
 
 
@@ -141,7 +141,7 @@ def correlation_id(data: Encoded) -> MessageId | None:
 
 def user_id(data: Encoded) -> bytes | None:
     """The user-id of the properties: who is responsible for the message, by what its producer says."""
-    value = _property(data, _USER_ID)
+    value = _property(data, USER_ID_FIELD)
     if isinstance(value, str):
         return value.encode()
     found: bytes | None = _field(value, bytes, None, "properties", "user-id")
@@ -170,7 +170,7 @@ def group_id(data: Encoded) -> str | None:
 
 def absolute_expiry_time(data: Encoded) -> int | None:
     """When the message expires, ms since 1970."""
-    found = _property(data, _EXPIRY)
+    found = _property(data, EXPIRY_FIELD)
     return found if type(found) is int else None
 
 
@@ -238,9 +238,9 @@ def check(data: Encoded) -> None:
     try:
         while position < end:
             code, value = _descriptor(data, position)
-            if code not in _AFTER[last]:
+            if code not in SECTIONS_AFTER[last]:
                 raise BadMessage(f"the {_NAMES[code]} section at byte {position} may not stand behind the {_NAMES[last]} section")
-            types = _TYPES.get(code)
+            types = TYPES.get(code)
             if types is not None and data[value] not in types:
                 raise BadMessage(f"the {_NAMES[code]} section at byte {position} has a value of the type {data[value]:#04x}")
             position, last = skip(data, value, end, 0), code
@@ -250,156 +250,10 @@ def check(data: Encoded) -> None:
         raise BadMessage("the message has no section, but needs at least one")
 
 
-def looked_at(messages: Sequence[bytes]) -> tuple[list[int], bool]:
-    """The positions of those that `check` refuses, in order, [] nearly always; and whether any may say when it expires or is to
-    be given out (broker.core.lifetimes). Most encoders write what costs little here."""
-    kinds = list(map(_kind_of, messages))
-    top = max(kinds, default=_PLAIN_ONE)
-    if top == _PLAIN_ONE:
-        return [], False
-    return [at for at, kind in enumerate(kinds) if kind == _ODD_ONE and _fault(messages[at])], True
-
-
-def malformed(messages: Sequence[bytes]) -> list[int]:
-    """The positions of those that `check` refuses, in order."""
-    return looked_at(messages)[0]
-
-
-def _fault(data: Encoded) -> bool:
-    try:
-        check(data)
-    except BadMessage:
-        return True
-    return False
-
-
-_PLAIN_ONE, _TIMED_ONE, _ODD_ONE = 0, 1, 2
-_DELIVERY = b"x-opt-delivery-"
-
-
-def _kind_of(data: bytes) -> int:
-    """Whether `check` takes it, if that can be seen without a call for each section, and whether it may say a time."""
-    position, rules, end, found = 0, _PLAIN[0], len(data), _PLAIN_ONE
-    try:
-        while position < end:
-            if data[position] or data[position + 1] != 0x53:
-                return _ODD_ONE
-            code = data[position + 2]
-            kind = data[position + 3]
-            width = rules[code << 8 | kind]
-            position += 4
-            if width <= 0:
-                position -= width
-            else:
-                size = data[position] if width == 1 else int.from_bytes(data[position : position + 4], "big")
-                if kind >= 0xC0:
-                    if size < width:  # too small to hold its own count of items
-                        return _ODD_ONE
-                    if code <= PROPERTIES and _may_say_a_time(data, code, width, position, size):
-                        found = _TIMED_ONE
-                position += width + size
-            rules = _PLAIN[code]
-    except (IndexError, KeyError):
-        return _ODD_ONE
-    return found if position == end > 0 else _ODD_ONE
-
-
-def _may_say_a_time(data: bytes, code: int, width: int, position: int, size: int) -> bool:
-    """Whether this section has, or may have, a field or annotation about expiry or delay. Its size is at `position`, in `width`
-    bytes. IndexError when it is cut off."""
-    if code == MESSAGE_ANNOTATIONS:
-        return data.find(_DELIVERY, position, position + width + size) >= 0
-    if code == DELIVERY_ANNOTATIONS:
-        return False
-    wanted = _TTL if code == HEADER else _EXPIRY
-    end = position + width + size
-    count = data[position + 1] if width == 1 else int.from_bytes(data[position + 4 : position + 8], "big")
-    if count <= wanted:
-        return False
-    if count == _EXPIRY + 2 and data[end - _TIMESTAMP_BYTES] == 0x83 and data[end - 2 * _TIMESTAMP_BYTES] != 0x83:
-        return False  # Qpid JMS writes exactly this: creation-time is the last field, and the field before it is null
-    position += 2 * width
-    for _ in range(wanted):
-        step = _STEPS[data[position]]
-        if step <= 0:
-            return True
-        position += step if step < 0x100 else 2 + data[position + 1]
-    return data[position] != 0x40
-
-
-def of_others(messages: Sequence[bytes], names: Set[bytes]) -> list[int]:
-    """The positions of the messages that name another user: their user-id is not empty and not among `names`, or it cannot be
-    read. In ascending order. Messages that `check` refuses may or may not be among them."""
-    found = []
-    for at, data in enumerate(messages):
-        user = _user_at_hand(data)
-        foreign = _is_of_others(data, names) if user is None else user != b"" and user not in names
-        if foreign:
-            found.append(at)
-    return found
-
-
 def is_of_others(data: Encoded, names: Set[bytes]) -> bool:
     """Whether it names another user: its user-id is not empty and not among `names`. BadMessage when it cannot be read."""
     user = user_id(data)
     return bool(user) and user not in names
-
-
-def _is_of_others(data: Encoded, names: Set[bytes]) -> bool:
-    try:
-        return is_of_others(data, names)
-    except BadMessage:
-        return True
-
-
-def _user_at_hand(data: bytes) -> bytes | None:
-    """Its user-id as most encoders write it, b"" when there is none; None when only `user_id` can tell."""
-    position = 0
-    try:
-        while data[position + 1] == 0x53:
-            code, kind = data[position + 2], data[position + 3]
-            if code > PROPERTIES:
-                return b""
-            position += 4
-            if kind == 0x45:
-                continue
-            width = 1 if kind < 0xD0 else 4
-            start = position + 2 * width
-            if code == PROPERTIES:
-                if int.from_bytes(data[position + width : start], "big") <= _USER_ID:
-                    return b""
-                step = _STEPS[data[start]]
-                start += step if step < 0x100 else 2 + data[start + 1]
-                if step <= 0 or data[start] not in (0x40, 0xA0):
-                    return None
-                return bytes(data[start + 2 : start + 2 + data[start + 1]]) if data[start] == 0xA0 else b""
-            position += width + int.from_bytes(data[position : position + width], "big")
-    except IndexError:
-        return b""
-    return None
-
-
-_TTL = 2
-"""The place of the ttl among the fields of the header."""
-_TIMESTAMP_BYTES = 9
-_STEPS = [
-    1 + WIDTHS[kind >> 4] if kind and kind >> 4 in WIDTHS else 0x100 if SIZE_WIDTHS.get(kind >> 4) == 1 else 0
-    for kind in range(256)
-]
-"""Constructor of a value -> its bytes; 0x100 if the next byte has the size, 0 for a value that needs a closer check."""
-
-
-def _width(kind: int) -> int:
-    fixed = WIDTHS.get(kind >> 4)
-    return SIZE_WIDTHS[kind >> 4] if fixed is None else -fixed
-
-
-_PLAIN = {
-    code: {each << 8 | kind: _width(kind) for each in after for kind in _TYPES.get(each, range(0x40, 0x100))}
-    for code, after in _AFTER.items()
-}
-"""Section, 0 before the first -> code and constructor of the next one -> bytes of the size before its value, or minus those of a
-value that has always as many."""
 
 
 def body_begins_in(data: Encoded) -> bool:
@@ -436,18 +290,18 @@ def delivery_header(
     same_ttl = ttl_ms == KEPT or (ttl_ms or None) == was.ttl_ms
     if same_ttl and (was.delivery_count, was.first_acquirer) == (count, first):
         return b"", 0
-    kept = [NULL] * _TTL_FIELDS
+    kept = [NULL] * _KEPT_FIELDS
     rest = 0
     span = _find(data, HEADER)
     if span is not None:
         n, position, stop = _list_items(data, *span, "header")
         rest = span[1]
-        for i in range(min(n, _TTL_FIELDS)):
+        for i in range(min(n, _KEPT_FIELDS)):
             after = skip(data, position, stop, 1)
             kept[i] = bytes(data[position:after])
             position = after
     if not same_ttl:
-        kept[_TTL_FIELDS - 1] = _uint(ttl_ms) if ttl_ms else NULL
+        kept[TTL_FIELD] = _uint(ttl_ms) if ttl_ms else NULL
     fields = b"".join((*kept, b"\x41" if first else b"\x42", _uint(count)))
     if len(fields) < 255:
         return b"".join((b"\x00\x53\x70\xc0", bytes((len(fields) + 1, 5)), fields)), rest

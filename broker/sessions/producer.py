@@ -17,12 +17,13 @@ than its credit ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from typing import Protocol
 
 from broker.amqp.links import Condition, Receiver
-from broker.core import bundles, limits, message
+from broker.core import arrivals, bundles, limits, message
 from broker.core.acl.questions import Lookups, shown
+from broker.core.arrivals import Arrivals
 from broker.core.links import ACCEPTED, REJECTED, RELEASED
 from broker.core.nodes import Routed, Unplaced
 from broker.core.transactions import BadRequest
@@ -123,7 +124,7 @@ class Target(Protocol):
 class Producer(LinkEnd):
     """See the module."""
 
-    __slots__ = ("_names", "_upload", "link", "target", "timed")
+    __slots__ = ("_arrivals", "_names", "_upload", "link", "target", "timed")
 
     def __init__(self, session: Output, link: Receiver, target: Target) -> None:
         super().__init__(session)
@@ -134,6 +135,7 @@ class Producer(LinkEnd):
         self._upload: Upload | None = None
         self._names = None if target.of_any_user else session.rights.names
         """What its messages may give as their user-id; None: anything."""
+        self._arrivals = Arrivals(self._names)
 
     @property
     def serves_queues(self) -> bool:
@@ -179,9 +181,7 @@ class Producer(LinkEnd):
         elif posted:
             self._sort_by_transaction(first, messages, posted)
         else:
-            bad, self.timed = message.looked_at(messages)
-            if self._names is not None:
-                bad = self._and_of_others(bad, messages, self._names)
+            bad, self.timed = self._arrivals.look(messages)
             if bad and not self.target.in_any_order:
                 self._sort_out(first, messages, bad)
             else:
@@ -195,8 +195,8 @@ class Producer(LinkEnd):
             if stop < len(messages) and posted.get(stop) == txn_id:
                 continue
             run, at = messages[start:stop], first + start
-            bad = message.malformed(run)
-            others = [] if self._names is None else message.of_others(run, self._names)
+            bad = arrivals.malformed(run)
+            others = [] if self._names is None else arrivals.of_others(run, self._names)
             if txn_id is None:
                 self.timed = True
                 self._sort_out(at, run, sorted({*bad, *others}))
@@ -224,11 +224,6 @@ class Producer(LinkEnd):
         if self._names is not None and message.is_of_others(data, self._names):
             named = shown((message.user_id(data) or b"").decode(errors="replace"))
             raise Denied(f"{self._user} may not send a message of another user: its user-id is {named}")
-
-    def _and_of_others(self, bad: list[int], messages: list[bytes], names: Set[bytes]) -> list[int]:
-        """These positions, and those of messages that say that they are other users'."""
-        others = message.of_others(messages, names)
-        return sorted({*bad, *others}) if others else bad
 
     def _sort_out(self, first: int, messages: list[bytes], bad: list[int]) -> None:
         """Refuse the messages at these positions, which are not messages or name another user, and pass on all others."""

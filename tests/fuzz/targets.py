@@ -26,7 +26,7 @@ from twisted.internet.task import Clock
 
 from broker import settings
 from broker.amqp import management_node
-from broker.core import commands, message, sasl, urls, values
+from broker.core import arrivals, commands, message, sasl, urls, values
 from broker.core.acl import grammar
 from broker.core.bundles import FORMAT, is_bundle, messages_of
 from broker.core.door import HEADER as AMQP
@@ -189,13 +189,13 @@ def sections(data: bytes) -> None:
         plain = True
     except message.BadMessage:
         plain = False
-    assert (message.malformed([data]) == []) == plain
+    assert (arrivals.malformed([data]) == []) == plain
     for read in (message.message_id, message.to, message.reply_to, message.application_properties, message.body_value):
         with suppress(message.BadMessage):
             read(data)
     assert not (plain and is_bundle(data))
     with suppress(message.BadMessage):
-        assert message.malformed(messages_of(bytes(4) + data)) == []
+        assert arrivals.malformed(messages_of(bytes(4) + data)) == []
     message.body_begins_in(data)
     with suppress(message.BadMessage):
         was = message.header(data)

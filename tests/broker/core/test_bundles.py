@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from broker.core import limits, message, values
+from broker.core import arrivals, limits, message, values
 from broker.core.bundles import FORMAT, Found, found_in, is_bundle, marked, messages_of
 from broker.core.performatives import Refusal
 from tests.broker.core.stream import FALSE, NULL, TRUE, ZERO, listed
@@ -67,7 +67,7 @@ def test_the_messages_of_a_bundle_are_its_data_sections_and_what_else_it_says_is
     assert is_bundle(bundle)
     assert not is_bundle(ONE)
     assert messages_of(bundle) == [ONE, OTHER]
-    assert message.malformed([bundle]) == [0], "nobody takes it for a message"
+    assert arrivals.malformed([bundle]) == [0], "nobody takes it for a message"
 
 
 @pytest.mark.parametrize(
@@ -102,4 +102,4 @@ def test_any_bytes_are_messages_or_a_bad_message(content: bytes) -> None:
     except message.BadMessage:
         return
     assert found
-    assert message.malformed(found) == []
+    assert arrivals.malformed(found) == []

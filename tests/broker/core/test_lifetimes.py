@@ -7,7 +7,7 @@ from typing import Any
 import proton
 import pytest
 
-from broker.core import message
+from broker.core import arrivals
 from broker.core.lifetimes import NOTHING, Said, said, when
 from broker.core.log_time import LogTime
 from broker.core.queues.times import MAX_MS
@@ -41,7 +41,7 @@ def annotated(**annotations: Any) -> bytes:
 )
 def test_what_a_message_says(data: bytes, says: Said) -> None:
     assert said(data) == says
-    assert says == NOTHING or message.looked_at([data]) == ([], True), "no time may be passed over"
+    assert says == NOTHING or arrivals.Arrivals(None).look([data]) == ([], True), "no time may be passed over"
 
 
 @pytest.mark.parametrize(
@@ -56,16 +56,16 @@ def test_what_a_message_says(data: bytes, says: Said) -> None:
     ],
 )
 def test_usual_messages_that_say_no_time_are_known_by_a_glance(data: bytes) -> None:
-    assert message.looked_at([data, data]) == ([], False)
+    assert arrivals.Arrivals(None).look([data, data]) == ([], False)
 
 
 def test_what_is_looked_at_closely_is_known_to_say_nothing_and_what_is_no_message_is_named() -> None:
     wide = b"\x00\x53\x73\xd0" + (21).to_bytes(4, "big") + (9).to_bytes(4, "big") + b"\xb1\x00\x00\x00\x04long" + b"\x40" * 8
     described = b"\x00\x53\x70\xc0\x07\x03\x00\x53\x01\x41\x40\x40"
-    assert message.looked_at([wide, sent()]) == ([], True)
-    assert message.looked_at([described]) == ([], True)
-    assert message.looked_at([sent(), b"\x01", sent(ttl=1)]) == ([1], True)
-    assert message.looked_at([]) == ([], False)
+    assert arrivals.Arrivals(None).look([wide, sent()]) == ([], True)
+    assert arrivals.Arrivals(None).look([described]) == ([], True)
+    assert arrivals.Arrivals(None).look([sent(), b"\x01", sent(ttl=1)]) == ([1], True)
+    assert arrivals.Arrivals(None).look([]) == ([], False)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.core import limits, message
+from broker.core import arrivals, limits, message
 from broker.core.message import BadMessage, Header
 from broker.core.values import skip
 
@@ -248,12 +248,12 @@ def test_what_proton_sends_is_a_message_and_what_is_cut_or_damaged_is_one_for_bo
     refuses: that would be stored, and no consumer could read it."""
     data = bytearray(made.encode())
     assert not refused(bytes(data))
-    assert message.malformed([bytes(data)] * 2) == []
+    assert arrivals.malformed([bytes(data)] * 2) == []
     for _ in range(seed.draw(st.integers(0, 3))):
         data[seed.draw(st.integers(0, min(len(data) - 1, 40)))] = seed.draw(st.integers(0, 255))
     cut = bytes(data[: seed.draw(st.integers(0, len(data)))])
     for victim in (bytes(data), cut):
-        assert message.malformed([victim]) == [0] * bool(refused(victim))
+        assert arrivals.malformed([victim]) == [0] * bool(refused(victim))
 
 
 HEAD, DATA, VALUE, FOOT = (
@@ -271,7 +271,7 @@ LONG = section(0x77, b"\x00\x80" + bytes(8) + b"\xd0\x00\x00\x00\x04\x00\x00\x00
 def test_sections_in_their_order_are_a_message(good: bytes) -> None:
     """A body of many data sections, a described value, and no body at all: there are clients that send each of them."""
     assert refused(good) == ""
-    assert message.malformed([good]) == []
+    assert arrivals.malformed([good]) == []
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_sections_in_their_order_are_a_message(good: bytes) -> None:
 def test_what_is_no_message_is_refused_with_its_place(bad: bytes, text: str) -> None:
     """The text reaches the producer's author."""
     assert refused(bad) == text
-    assert message.malformed([DATA, bad, VALUE, bad]) == [1, 3]
+    assert arrivals.malformed([DATA, bad, VALUE, bad]) == [1, 3]
 
 
 def test_sections_may_be_named_by_symbols() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core import message
+from broker.core import arrivals, message
 
 ANN, BOB = b"ann@QPID", b"bob@QPID"
 
@@ -37,7 +37,7 @@ def test_the_short_way_to_a_user_id_finds_what_the_long_one_does(
         one.annotations = {proton.symbol("x-opt-note"): "n" * 300}
     encoded = one.encode()
     assert (message.user_id(encoded) or b"") == (user or b"")
-    assert message.of_others([encoded], {ANN}) == ([0] if user not in (None, b"", ANN) else [])
+    assert arrivals.of_others([encoded], {ANN}) == ([0] if user not in (None, b"", ANN) else [])
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,11 @@ def test_the_short_way_to_a_user_id_finds_what_the_long_one_does(
         (b"\x00\x53\x73\xc0\x0a\x02\xb0\x00\x00\x00\x01i\xa0\x01m", [0]),
         (b"\x00\x53\x73\xc0\x06\x02\x40\xa1\x02me", [0]),
         (b"\x00\x53\x73\xc0\x04\x02\x40\x52\x01", [0]),
+        (b"\x00\x53\x73\xc0\x06\x02\x40\xa0\x08ann@QPID", [0]),
+        (b"\x00\x53\x73\xc0\x0e\x02\xa1\x12m\xa0\x08ann@QPID\x00\x53\x77\x40", [0]),
         (b"\x00\x53\x73\xc0\x02\x01\x40", []),
         (b"\x01" * 20, [0]),
     ],
 )
 def test_a_user_id_is_found_however_it_is_encoded_and_one_that_cannot_be_read_is_nobody_s(one: bytes, found: list[int]) -> None:
-    assert message.of_others([one], {ANN}) == found
+    assert arrivals.of_others([one], {ANN}) == found
