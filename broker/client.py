@@ -26,7 +26,7 @@ from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint
 from twisted.internet.error import ConnectError as TwistedConnectError
-from twisted.internet.error import DNSLookupError
+from twisted.internet.error import ConnectionDone, DNSLookupError
 from twisted.internet.error import TimeoutError as TwistedTimeout
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
@@ -433,4 +433,8 @@ def _explain(name: str, failure: Failure, reason: str) -> ClientError:
         return TimedOut(f"{name}: no answer to the connection attempt")
     if isinstance(error, TwistedConnectError) and error.osError:
         return ConnectError(f"{name}: {os.strerror(error.osError).lower()}")
+    if isinstance(error, TwistedConnectError) and isinstance(inner := next(iter(error.args), None), Failure):
+        return _explain(name, inner, reason)  # the socket ended while it was connecting
+    if isinstance(error, ConnectionDone):
+        return ConnectError(f"{name}: closed the connection")
     return ConnectError(f"{name}: {failure.getErrorMessage()}")

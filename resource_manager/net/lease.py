@@ -6,7 +6,8 @@ that was read: if two daemons do this, one gets a conflict and reads again. `ren
 of a Lease has not changed for its duration, by this daemon's own clock, the Lease is free (`core.observed`). `give_up`
 removes this daemon's name.
 
-Invariants: an answer that is older than an earlier one does not count. If a record of this daemon was found and not
+Invariants: an answer that is older than what was known before the question is an error, because the server is behind. An
+answer that a watch has overtaken is none, but what is known from the watch stays. If a record of this daemon was found and not
 written now, it is renewed before it counts, so that no turn is longer than others wait for it. Times of the machine's
 clock are only written for people.
 """
@@ -94,7 +95,7 @@ class Lease:
                 raise
             empty = {"apiVersion": "coordination.k8s.io/v1", "kind": LEASE, "metadata": {"name": self._of.name}, "spec": {}}
             try:
-                self.sees(await self._client.call("create", LEASE, body=empty))
+                await self._asked("create", body=empty)
             except StoreError as other:
                 if other.status != CONFLICT:
                     raise
@@ -127,21 +128,33 @@ class Lease:
     async def read(self) -> Thing:
         """Read the Lease."""
         try:
-            return self.sees(await self._client.call("get", LEASE, self._of.name))
+            return await self._asked("get", self._of.name)
         except StoreError as error:
             raise self._gone(error) from None
 
-    def sees(self, lease: Thing) -> Thing:
-        """Record the present Lease. StoreError if it is older than the known one."""
+    async def _asked(self, verb: str, name: str = "", body: Thing | None = None) -> Thing:
+        """Make a call, and record the Lease in the answer. Returns the newest one that is known. StoreError."""
+        known_before = self._version
+        answer = await self._client.call(verb, LEASE, name, body)
+        return self.sees(answer, known_before)
+
+    def sees(self, lease: Thing, known_before: int = 0) -> Thing:
+        """Record this Lease, unless a newer one is known, and return the newest one. StoreError if it is older than
+        `known_before`, or if the Lease was deleted since.
+        """
         if lease.get("kind") != LEASE or lease["metadata"]["name"] != self._of.name:
             raise ValueError("the answer is another object")
         version = version_of(lease)
-        if version < self._version:
+        if version < known_before:
             raise StoreError(
                 Trouble.AWAY,
-                f"a stale answer, of resource version {version} after {self._version}; if the cluster of Kubernetes was restored "
+                f"a stale answer, of resource version {version} after {known_before}; if the cluster of Kubernetes was restored "
                 "from a backup, restart this daemon",
             )
+        if version < self._version:
+            if self._known is None:
+                raise StoreError(Trouble.LEASE_GONE, "the Lease was deleted meanwhile", status=NOT_FOUND)
+            return self._known
         record = _record(lease.get("spec") or {})
         self._known, self._version = lease, version
         self._observed.sees(record, self._clock())
@@ -186,7 +199,7 @@ class Lease:
             if wanted is None:
                 return False
             try:
-                self.sees(await self._client.call("update", LEASE, self._of.name, wanted))
+                await self._asked("update", self._of.name, wanted)
             except StoreError as error:
                 self._known = None  # without an answer we do not know whether it was written
                 if error.status != CONFLICT:

@@ -14,10 +14,13 @@ import pytest
 import pytest_twisted
 from twisted.internet import reactor as installed_reactor
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.error import ConnectError as TwistedConnectError
+from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Factory, Protocol
+from twisted.python.failure import Failure
 
 from broker import client as client_module
-from broker.client import ConnectError, ManagementClient, ManagementError, NoPrimary, TimedOut, find_primary
+from broker.client import ConnectError, ManagementClient, ManagementError, NoPrimary, TimedOut, _explain, find_primary
 from tests.broker.management_peer import Peer, running_peer
 from tests.broker.real_time import PATIENCE_S, time_passes, until
 
@@ -223,6 +226,13 @@ async def test_closing_towards_a_frozen_broker_ends_all_the_same(peers: Any) -> 
 async def test_a_port_where_nobody_listens_is_named_with_the_reason() -> None:
     with pytest.raises(ConnectError, match=r"127.0.0.1:1: connection refused"):
         await connect(nobody())
+
+
+def test_a_socket_that_ends_while_it_connects_is_told_in_a_line() -> None:
+    """Twisted's own text for it has the name of a class and a line break in it."""
+    ended = Failure(TwistedConnectError(string=Failure(ConnectionDone())))
+    assert str(_explain("b1:5672", ended, "")) == "b1:5672: closed the connection"
+    assert str(_explain("b1:5672", ended, "the broker is silent")) == "b1:5672: the broker is silent"
 
 
 @pytest_twisted.ensureDeferred

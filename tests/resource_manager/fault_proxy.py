@@ -104,6 +104,8 @@ class FaultProxy:
         self.fault = ""
         self.read_first: bytes | None = None
         """The first answer to a reading: what a member that has lost the others would go on to say."""
+        self.late = 0
+        """The answers that "late answers" has held up, of all time."""
         self._upstream = port
         self._mended = threading.Condition()
         with inside():
@@ -195,6 +197,9 @@ def _handler_for(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
             if dialect.is_reading(*what) and response.status == 200:
                 proxy.read_first = proxy.read_first or content
                 content = proxy.read_first if fault == "stale read" else content
+            if fault == "late answers":
+                proxy.late += 1
+                proxy.wait_while("late answers")
             self.answer(response.status, content, {}, half=fault == "hang in half a body")
 
         def stream(self, response: Any) -> None:

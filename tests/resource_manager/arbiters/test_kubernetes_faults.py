@@ -19,6 +19,7 @@ from resource_manager.arbiters import kubernetes
 from resource_manager.arbiters.roles import EPOCH
 from resource_manager.conformance import RULES, Subject, examine
 from resource_manager.core.arbiter import NEVER, ArbiterSettings, Published
+from resource_manager.net.web import StoreError
 from tests.broker.real_time import time_passes, until
 from tests.certificates import Authority
 from tests.resource_manager.api_server import ADMIN, DAEMON, USERS, ApiServer, all_leases, path_of, pod, running_api_server
@@ -102,6 +103,33 @@ async def test_in_each_fault_the_daemon_waits_for_its_patience_and_acts_and_come
     """All of them at a time, each behind a proxy of its own."""
     await gatherResults([ensureDeferred(faced(server, token, lines, fault)) for fault in FAULTS], consumeErrors=True)
     check_log(lines, len(FAULTS) - 1, "kubernetes")
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("ending", ["changed", "deleted"])
+async def test_an_answer_that_the_watch_has_overtaken_is_not_stale(server: Any, token: Path, ending: str) -> None:
+    """It says what was true after the question: an API server that is well does this whenever two daemons write at a time."""
+    name = f"overtaken-{ending}"
+    with fault_proxy(server.port, KUBERNETES, server.context) as proxy:
+        options = options_of(proxy.url, token) | {"lease": name, "ttl": "200", "timeout": "50"}
+        arbiter = kubernetes.make(ArbiterSettings("orders", options), reactor, "rm-1")
+        lease = arbiter._lease
+        await ensureDeferred(lease.mark())
+        proxy.becomes("late answers")
+        taken = ensureDeferred(lease.take())
+        await until(lambda: proxy.late > 0)
+        newer = server.change("leases", name, {"metadata": {"labels": {"changed": "meanwhile"}}})
+        lease.sees(newer)
+        if ending == "deleted":
+            lease.is_gone(lease.version + 1)
+        proxy.becomes("")
+        if ending == "deleted":
+            with pytest.raises(StoreError, match="was deleted meanwhile"):
+                await taken
+        else:
+            assert await taken
+            assert (lease.version, lease.is_ours) == (int(newer["metadata"]["resourceVersion"]), True)
+        await arbiter.release()
 
 
 @pytest_twisted.ensureDeferred
