@@ -185,7 +185,8 @@ class _Recovery:
                 return
 
     def open(self, part: _Part) -> tuple[Segment, Window]:
-        """Open a segment and read its header. A segment without a file number gets one."""
+        """Open a segment and read its header. A segment without a file number gets one, and so does a segment whose number a file
+        of the checkpoint has: the checkpoint came from another store, which counts its own files."""
         path = part.path
         fd = self.disk.open(path, os.O_RDWR)
         size = self.disk.size(fd)
@@ -195,10 +196,14 @@ class _Recovery:
             self.become_blank(f"segment {path} ({size} bytes) has no readable header, so its content is unknown")
         prev_epoch = head.prev_epoch if head is not None else self.kept[-1].last.epoch if self.kept else 0
         before = part.before or Position(prev_epoch, part.first_index - 1)
-        number = self.numbers.get(path) or self.take_number()
+        number = self.numbers.get(path, 0)
+        listed = self.bodies.get(number)
+        renumbered = not number or (listed is not None and listed.path != path)
+        if renumbered:
+            number = self.take_number()
         if head is None:
             self.notes.append(f"segment {path}: its header was damaged and has been written again")
-        if head is None or not head.number:
+        if head is None or renumbered:
             segments.write_head(self.disk, fd, number, before)
             sync_or_stop(self.disk, fd, path)
         segment = Segment(path, number, fd, size, before.index + 1, before.epoch, mark or Mark(0, FIRST_BATCH, before))

@@ -127,6 +127,41 @@ def test_files_that_came_for_nothing_go_when_a_newer_checkpoint_stands_and_not_b
     log.close()
 
 
+def test_files_that_came_for_nothing_do_not_hide_a_segment_with_the_same_number(folder: Path) -> None:
+    """Both stores count their files from 1. A restart takes the checkpoint that came, beside this broker's own log behind it.
+
+    Breaks when places in the segment are read in the other store's file, and the next checkpoint lists only one of the two.
+    """
+    log, covered = sender(folder)
+    source = log.journal.source()
+    theirs = [file.number for file in source.checkpoint.files.in_use]
+    base = source.checkpoint.index
+    other = Log(folder / "b", origin=2)
+    other.journal.save_hard_state(1, None)
+    other.journal.floor_passed()
+    other.store(batches(1, base + 5))
+    other.journal.leave(received(source, Receiver(folder / "b", source.nbytes, disk=REAL_DISK), 5000))
+    other.close()
+    log.close()
+
+    again = Log(folder / "b", origin=2)
+    assert again.journal.checkpoint is not None
+    assert again.journal.checkpoint.index == base
+    places = again.journal.places(base + 1, base + 5)
+    own = {file_of(place) for place in places}
+    assert not own & set(theirs)
+    spans = [*covered, *((place, len(batch(index))) for index, place in enumerate(places, base + 1))]
+    bodies = [*batches(1, len(covered)), *batches(base + 1, base + 5)]
+    assert again.journal.read_spans(spans) == bodies
+    assert again.checkpoint(base + 5, 1, batches(1, 3), alive={*map(file_of, (place for place, _ in covered)), *own}) == ""
+    again.journal._preparation.wait()
+    assert again.journal.read_spans(spans) == bodies
+    again.close()
+    last = Log(folder / "b", origin=2)
+    assert last.journal.read_spans(spans) == bodies
+    last.close()
+
+
 def test_a_broker_that_received_files_can_pass_them_on(folder: Path) -> None:
     log, spans = sender(folder)
     blank(folder / "b", 2)
