@@ -90,7 +90,7 @@ class Journal:
         )
         self._compacting: Thread | None = None
         self._checkpointing: Thread | None = None
-        self._resets = 0
+        self._resets = self._resetting = 0
         self._call_in_reactor = call_in_reactor
         self._segment_bytes = segment_bytes
         self._threads = threads
@@ -189,9 +189,22 @@ class Journal:
         log that does not fit it. The next start then drops the log.
         """
         self._resets += 1
+        self._resetting += 1
         self._holdings.install(received)
         self._readers.forget()  # after `install`, so that a file opened in between is one of the new checkpoint
-        self._writer.reset(Position(epoch, index), listed=received is not None, done=done)
+
+        def dropped() -> None:
+            self._resetting -= 1
+            if done is not None:
+                done()
+
+        self._writer.reset(Position(epoch, index), listed=received is not None, done=dropped)
+
+    @property
+    def resetting(self) -> bool:
+        """Whether `reset` was called and the old log is not dropped yet: its segments stand beside the files of the received
+        checkpoint, which may have the same numbers, so no checkpoint can be written."""
+        return self._resetting > 0
 
     def save_hard_state(self, epoch: int, voted_for: str | None, attested: dict[str, Any] | None = None) -> None:
         """The state is durable when this returns, on a full disk too. After a StorageError, do not send anything that depends on

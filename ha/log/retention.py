@@ -182,6 +182,9 @@ class Retention:
         self._watch_room()
         if self.snapshots.writing or self._compacting:
             return
+        if self._journal.resetting:
+            self._retry()
+            return
         if self._moved or self._has_grown():
             self.checkpoint()
             return
@@ -237,7 +240,7 @@ class Retention:
         """
         index, log = self._facts.applied, self._facts.log
         epoch = log.epoch_at(index)
-        if self.snapshots.writing or epoch is None or index == 0 or self._stopped:
+        if self.snapshots.writing or self._journal.resetting or epoch is None or index == 0 or self._stopped:
             return
         stamp = round(self._wall() * 1000)
         alive = [number for number, nbytes in self._listener.live_by_file().items() if nbytes and number]

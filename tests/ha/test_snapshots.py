@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from broker.core.records import BatchBuilder
+from broker.disk.files import RealDisk
+from broker.sessions.ledger import Ledger
 from ha.core.effects import State
 from ha.core.messages import SnapshotChunk
 from tests.ha.log_cluster import Broker, Machine
+from tests.ha.log_on_disk import Owner, queue_add
 
 
 def behind_a_checkpoint(folder: Path) -> tuple[Machine, Broker, Broker]:
@@ -88,3 +92,69 @@ def test_what_has_come_of_a_snapshot_goes_when_the_log_needs_it_no_more(tmp_path
     machine.connect("a", "b")
     machine.run_until(lambda: b.log.state == State.READY and not begun.exists())
     machine.close()
+
+
+class SlowWriter(RealDisk):
+    """The threads that write logs wait with their syncs while `gate` is not set; other threads do not."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def sync(self, fd: int) -> None:
+        if threading.current_thread().name.startswith("write"):
+            assert self.gate.wait(60)
+        super().sync(fd)
+
+
+def test_no_checkpoint_begins_between_a_snapshot_s_receipt_and_the_end_of_the_old_log(tmp_path: Path) -> None:
+    """The old segments stand beside the received files and may have the same numbers: a checkpoint would list the wrong ones."""
+    cluster = Machine(tmp_path, checkpoint_bytes=128 * 1024)
+    slow = cluster.disks["b"] = SlowWriter()
+    for name in "abc":
+        cluster.start(name, "a,b,c", listener=Ledger("cluster", cluster.clock, Owner()))
+    assert cluster.promote("a").won
+    a, b, c = (cluster.brokers[name] for name in "abc")
+    cluster.run_until(lambda: [each.log.state for each in (a, b, c)] == ["active", "ready", "ready"])
+
+    def propose(builder: BatchBuilder) -> None:
+        cluster.run_until(lambda: a.log.may_propose)
+        index = a.log.propose(builder)
+        cluster.run_until(lambda: a.log.applied >= index)
+
+    made = BatchBuilder()
+    made.define(queue_add(1))
+    propose(made)
+
+    def send(first: int, count: int) -> None:
+        """Batches of ten messages, of which one of thirty stays."""
+        for sequence in range(first, first + 10 * count, 10):
+            builder = BatchBuilder()
+            for gone in range(max(1, sequence - 10), sequence):
+                if gone % 30:
+                    builder.dequeues_for(1).append(gone)
+            builder.messages_for(1, sequence).extend(bytes([sequence % 251]) * 1000 for _ in range(10))
+            propose(builder)
+
+    b.log.retention.checkpoint_bytes = 1 << 30  # its log grows, so that a checkpoint would be due
+    send(1, 60)
+    cluster.run_until(lambda: b.log.applied == a.log.applied)
+    cluster.isolate("b")
+    send(601, 20)
+    a.log.retention.checkpoint(spared=0)
+    cluster.run_until(lambda: a.log.status().first_index > b.log.status().last_index + 1)
+    slow.gate.clear()
+    cluster.connect("b", "a")
+    cluster.connect("b", "c")
+    cluster.run_until(lambda: b.log.journal.resetting)
+    b.log.retention.checkpoint_bytes = 1024
+    b.log.retention.look()
+    b.log.retention.checkpoint()
+    assert not b.log._snapshots.writing
+    slow.gate.set()
+    cluster.run_until(lambda: not b.log.journal.resetting)
+    send(801, 5)
+    cluster.run_until(lambda: b.log.applied == a.log.applied)
+    received = b.log.journal.checkpoint
+    cluster.run_until(lambda: b.log.journal.checkpoint is not received)
+    cluster.close()
