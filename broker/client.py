@@ -140,7 +140,8 @@ class ManagementClient:
     ) -> Deferred[dict[str, Any]]:
         """Ask, and get the answer's body map ({} when it has none).
 
-        Fails with ManagementError when the broker refuses, TimedOut after timeout_s, ConnectError when the connection ends first.
+        Fails with ManagementError when the broker refuses or the request cannot be encoded, TimedOut after timeout_s,
+        ConnectError when the connection ends first.
         """
         what = " ".join(filter(None, (operation, type, name)))
         if self._closed:
@@ -151,7 +152,11 @@ class ManagementClient:
             )
         number = self._next
         self._next = self._next % _LAST_NUMBER + 1
-        message = encode_request(number, self._wire.reply_to, operation, type, name, body)
+        try:
+            message = encode_request(number, self._wire.reply_to, operation, type, name, body)
+        except (TypeError, ValueError) as error:  # a name that is not UTF-8, a number beyond 64 bits
+            why = "a text in it is not UTF-8" if isinstance(error, UnicodeEncodeError) else str(error)
+            return _failed(ManagementError(400, f"{what.encode(errors='backslashreplace').decode()} cannot be sent: {why}"))
         answer: Deferred[dict[str, Any]] = Deferred(lambda _: self._cancelled(number))
         timer = self._reactor.callLater(timeout_s, self._timed_out, number, timeout_s)
         self._waiting[number] = _Waiting(what, answer, timer)

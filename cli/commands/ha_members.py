@@ -16,6 +16,7 @@ from cli import endings, options
 from cli.commands.ha_cluster import ask, ha_command, hand_over, primary_of, view_of
 from cli.options import Target
 from cli.output import show_json
+from cli.ranges import FloatRange
 
 PRIMARY_ITSELF = 421
 """The status of an answer: the broker to be removed is the primary, which must hand over first."""
@@ -25,7 +26,7 @@ _AS = {"witness": {"witness": True}, "learner": {"standby": True}}
 
 _force = click.option("--force", is_flag=True, help="Do it even if the cluster then cannot lose a broker.")
 _wait = click.option(
-    "--wait", type=click.FloatRange(0, 86_400), default=600.0, metavar="SECONDS", help="Time for a new broker to catch up. [600]"
+    "--wait", type=FloatRange(0, 86_400), default=600.0, metavar="SECONDS", help="Time for a new broker to catch up. [600]"
 )
 
 

@@ -17,15 +17,14 @@ from cli import endings, options
 from cli.commands.ha_cluster import address_of, ask, ha_command, hand_over, primary_of, view_of, views_of
 from cli.options import Target
 from cli.output import Column, show_json, show_table, text
+from cli.ranges import FloatRange
 
 _LOOK_S = 0.1
 
 
 @ha_command("list")
 @click.option("-W", "--watch", is_flag=True, help="Refresh the table until interrupted.")
-@click.option(
-    "--interval", type=click.FloatRange(0.1, 3600), default=2.0, metavar="SECONDS", help="Time between two refreshes. [2]"
-)
+@click.option("--interval", type=FloatRange(0.1, 3600), default=2.0, metavar="SECONDS", help="Time between two refreshes. [2]")
 def list_(watch: bool, interval: float, form: str, **given: Any) -> None:
     """Print all members: role, status, position, lag, tags.
 
@@ -174,7 +173,7 @@ def stop(force: bool, form: str, **given: Any) -> None:
     help="Command that restarts a broker, with {host}, {port} or {address} for it. Default: stop it; its supervisor starts it.",
 )
 @click.option(
-    "--wait", type=click.FloatRange(0.1, 86_400), default=300.0, metavar="SECONDS", help="Time for a broker to come back. [300]"
+    "--wait", type=FloatRange(0.1, 86_400), default=300.0, metavar="SECONDS", help="Time for a broker to come back. [300]"
 )
 def rolling_restart(how: str | None, wait: float, form: str, **given: Any) -> None:
     """Restart all brokers in turn, the primary last.

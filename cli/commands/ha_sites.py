@@ -18,6 +18,7 @@ from cli.commands.ha_cluster import address_of, ask, ha_command, primary_of, vie
 from cli.commands.ha_members import settled, wait_for_role
 from cli.options import Target
 from cli.output import show_json
+from cli.ranges import FloatRange
 
 SAFE_VOTERS = 3
 
@@ -26,7 +27,7 @@ SAFE_VOTERS = 3
 @click.argument("site")
 @click.option("--force", is_flag=True, help="Do it even if the site has too few brokers to lose one.")
 @click.option(
-    "--wait", type=click.FloatRange(0.1, 86_400), default=600.0, metavar="SECONDS", help="Time for a broker to catch up. [600]"
+    "--wait", type=FloatRange(0.1, 86_400), default=600.0, metavar="SECONDS", help="Time for a broker to catch up. [600]"
 )
 def switch_site(site: str, force: bool, wait: float, form: str, **given: Any) -> None:
     """Move the primary and the votes to another site.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -18,8 +19,9 @@ import click
 
 from cli import endings, options
 from cli.drain.drain import Drain, Result
-from cli.drain.sides import Clock, Side
+from cli.drain.sides import Clock, OutOfTime, Side
 from cli.output import count, show_json
+from cli.ranges import FloatRange
 
 NAME = "qpid-drain"
 MOST_END_BYTES = 4096
@@ -57,18 +59,18 @@ MOST_END_BYTES = 4096
 )
 @click.option(
     "--deadline",
-    type=click.FloatRange(0.1),
+    type=FloatRange(0.1),
     metavar="SECONDS",
     help="End after this time even if messages are left (exit code 75).",
 )
 @click.option(
     "--spread",
-    type=click.FloatRange(0, 3600),
+    type=FloatRange(0, 3600),
     default=10.0,
     metavar="SECONDS",
     help="Disconnect the clients over this time, a tenth of them at each step. [10]",
 )
-@click.option("--rate", type=click.FloatRange(1), metavar="N", help="Maximum messages per second.")
+@click.option("--rate", type=FloatRange(1), metavar="N", help="Maximum messages per second.")
 @partial(options.connection_options, without=("broker",))
 @click.version_option(options.VERSION, prog_name=NAME)
 def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...], form: str, **given: Any) -> None:
@@ -139,7 +141,7 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
         return found
 
     mark = _look(store)
-    plan, result = endings.run(run)
+    plan, result = _in_time(run)
     if deletes and result is not None and result.empty:
         _delete(store)
     if result is None:
@@ -303,6 +305,15 @@ def _show_result(result: Result, form: str, end_file: Path | None) -> None:
         sys.exit(endings.UNFINISHED)
     if not result.empty:
         sys.exit(endings.REFUSED)
+
+
+def _in_time(run: Callable[[Any], Coroutine[Any, Any, tuple[Any, Result | None]]]) -> tuple[Any, Result | None]:
+    """Run it. A drain reports the end of its time in its result; this is for everything before it."""
+    try:
+        return endings.run(run)
+    except OutOfTime:
+        click.echo(f"{NAME}: the time is over, and no message was moved", err=True)
+        sys.exit(endings.UNFINISHED)
 
 
 def _write_end(path: Path, facts: dict[str, Any], queues: list[dict[str, Any]]) -> None:

@@ -19,6 +19,7 @@ import click
 
 from broker.options import SettingsError
 from cli import endings, options
+from cli.ranges import FloatRange
 
 if TYPE_CHECKING:
     from cli.scaledown.place import Place
@@ -65,7 +66,7 @@ _file = partial(click.option, type=click.Path(path_type=Path), metavar="FILE")
 @click.option(
     "--parallel", type=click.IntRange(1, 64), default=1, metavar="N", help="Number of stores drained at a time, of each set. [1]"
 )
-@click.option("--poll", type=click.FloatRange(0.1, 60), default=5.0, metavar="SECONDS", help="Time between two polls. [5]")
+@click.option("--poll", type=FloatRange(0.1, 60), default=5.0, metavar="SECONDS", help="Time between two polls. [5]")
 @click.option("--delete-released", is_flag=True, help="Delete a store, or its claim, when it is empty and released.")
 @click.option("--once", is_flag=True, help="Poll once and end: exit code 0 if nothing is left to drain, 1 if something is.")
 @click.option("--probe-port", type=click.IntRange(0, 65535), metavar="PORT", help="Answer GET /livez on this port.")

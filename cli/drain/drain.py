@@ -396,7 +396,7 @@ class Drain:
                     and self._may_go_elsewhere(uuid, self._result.queues[-1], _NO_CREDIT)
                 ):
                     move.ended = _NO_CREDIT
-                elif not self._clock.limited and silent_s >= self._patience_s:
+                elif silent_s >= self._patience_s and (move.in_flight or not self._clock.limited):
                     self._result.refused.append((name, 0, _GIVES_NOTHING.format(left) if not move.in_flight else _TAKES_NOTHING))
                     break
             whole = True

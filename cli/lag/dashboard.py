@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from cli.lag.shell import master, put, refuse, summarises, writable
+from cli.ranges import FloatRange
 
 _REFRESH_S = 10.0
 _LOOK_S = 1.0
@@ -28,7 +29,7 @@ _LOOK_S = 1.0
 @click.option(
     "--refresh",
     "refresh_s",
-    type=click.FloatRange(min=1, max=86_400),
+    type=FloatRange(min=1, max=86_400),
     default=_REFRESH_S,
     show_default=True,
     metavar="SECONDS",

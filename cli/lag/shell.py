@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from cli.ranges import FloatRange
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -124,12 +126,12 @@ def summarises(command: _Command) -> _Command:
     options = [
         click.option(
             "--objective-ms",
-            type=click.FloatRange(min=0),
+            type=FloatRange(min=0),
             help="Lag objective, in ms.  [default: 1000]",
         ),
         click.option(
             "--target",
-            type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
+            type=FloatRange(min=0, max=1, min_open=True, max_open=True),
             default=0.99,
             show_default=True,
             help="Target share of time within the objective.",

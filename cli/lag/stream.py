@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.lag.shell import kafka_of, progress, reads, refuse, wipe
+from cli.ranges import FloatRange
 
 if TYPE_CHECKING:
     from spark_analytics.jobs.stream import Progress, Streaming
@@ -34,7 +35,7 @@ _SILENT_AFTER_MS = 10_000
 @click.option("--since", metavar="TIME", help="Leave out older lines: 2026-01-02T15:04:05Z, or an age: 15m.")
 @click.option(
     "--batch-mib",
-    type=click.FloatRange(min=0.01),
+    type=FloatRange(min=0.01),
     default=448,
     show_default=True,
     help="Maximum size of a batch from a folder. The first two batches take a sixteenth and a quarter of it.",

@@ -118,6 +118,21 @@ def test_the_brokers_refusal_is_the_line_that_is_printed(peers: Any) -> None:
     assert (ran.status, ran.err) == (1, "qpid-config: queue 'r': the policy 'ring' is not available\n")
 
 
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (
+            ["add", "queue", "r", "--argument", f"a={10**23}"],
+            f"CREATE queue r cannot be sent: AMQP has no type for a number like {10**23}",
+        ),
+        (["add", "queue", "\udcff"], "CREATE queue \\udcff cannot be sent: a text in it is not UTF-8"),
+    ],
+)
+def test_what_amqp_cannot_carry_is_refused_in_a_line(peers: Any, words: list[str], why: str) -> None:
+    ran = run("qpid-config", *words, "-b", peers().name)
+    assert (ran.status, ran.err) == (1, f"qpid-config: {why}\n")
+
+
 def test_an_exchange_is_made_of_its_type(asked: Any) -> None:
     what, name, body = asked("add", "exchange", "topic", "news", "--replicate", "configuration")
     assert (what, name, body["exchangeType"], body["replicate"]) == ("CREATE exchange", "news", "topic", "configuration")

@@ -22,6 +22,8 @@ from tests.cli.running import run
         (["--from", "a:1", "--cancel", "--check"], "--cancel goes with --from or --store"),
         (["leave", "--from", "a:1", "--to", "b:1"], "'leave' is not a command; there is: status"),
         (["--from", "a:1", "--to", "b:x"], "b:x"),
+        (["--from", "a:1", "--to", "b:1", "--deadline", "nan"], "'nan' is not a number"),
+        (["--from", "a:1", "--to", "b:1", "--deadline", "inf"], "'inf' is not a number"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_a_broker_is_asked(words: list[str], why: str) -> None:
@@ -34,6 +36,12 @@ def test_a_folder_without_a_store_is_refused_and_nothing_is_made_there(tmp_path:
     found = run("qpid-drain", "--store", tmp_path / "none", "--to", "a:1", "--delete-released")
     assert (found.status, found.err) == (1, f"qpid-drain: there is no store in {tmp_path / 'none'}\n")
     assert not (tmp_path / "none").exists()
+
+
+def test_a_time_that_is_over_before_the_brokers_have_answered_is_told_with_its_own_exit_code() -> None:
+    words = ["--from", "127.0.0.1:1,127.0.0.1:2", "--to", "127.0.0.1:3", "--check", "--deadline", "0.3", "--timeout", "5"]
+    found = run("qpid-drain", *words)
+    assert (found.status, found.err) == (75, "qpid-drain: the time is over, and no message was moved\n")
 
 
 ITEM: dict[str, Any] = {"leaving": True, "released": False, "empty": False, "since": "2026-01-01", "to": ["b:1"]}

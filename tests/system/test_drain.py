@@ -232,6 +232,22 @@ def test_a_deadline_ends_a_drain_what_will_not_fit_is_told_before_and_what_is_re
         assert "is being drained itself" in refused.err
 
 
+def test_a_queue_that_is_full_at_the_target_stays_and_the_others_move_with_a_deadline_too(tmp_path: Path) -> None:
+    """Breaks when a drain with a deadline waits for room in the first queue until its time is over."""
+    with standalone(tmp_path / "old") as old, standalone(tmp_path / "new") as new:
+        for broker in (old, new):
+            broker.create("queue", "aa", arguments={"qpid.max_count": 5})
+            broker.create("queue", "bb")
+        message = bytes(proton.Message(body="x").encode())
+        send(old.address, "aa", [message] * 3)
+        send(old.address, "bb", [message] * 20)
+        send(new.address, "aa", [message] * 5)
+        found = drain(old.address, new.address, "--spread", "0", "--deadline", "100")
+        assert found.status == 1, str(found)
+        assert (came(new.address, "bb"), came(old.address, "aa")) == (20, 3)
+        assert "stays: queue aa, the rest of it: the target gives no credit" in found.out
+
+
 def test_a_store_whose_broker_does_not_run_is_drained_marked_and_deleted_when_that_is_asked_for(tmp_path: Path) -> None:
     with source(tmp_path / "old") as old, standalone(tmp_path / "new") as new:
         words = ("qpid-drain", "--store", old.store, "--to", new.address)
