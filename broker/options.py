@@ -207,6 +207,8 @@ def _from_file(path: Path, options: Iterable[Option], foreign: Foreign) -> Itera
             raise SettingsError(f"{path}:{number}: there is no option {key!r}{way_out}")
         if option.name in line_of:
             raise SettingsError(f"{path}:{number}: {key} was given in line {line_of[option.name]} already: keep one of them")
+        if not equals and option.parse is not yes_no:
+            raise SettingsError(f"{path}:{number}: {key} needs a value: write {key}={option.metavar}")
         line_of[option.name] = number
         yield option.name, _Given(text if equals else "yes", f"{path}:{number}: {key}")
 
@@ -227,7 +229,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
-    near = get_close_matches(key.replace("_", "-").lower(), list(known), n=1)
+    near = get_close_matches(key.replace("_", "-").lower(), list(known), n=1, cutoff=0.75)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

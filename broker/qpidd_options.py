@@ -43,7 +43,7 @@ WITHOUT_EFFECT: Final = {
     "worker-threads": "the broker has one thread for its connections, and its own for disks",
     "tcp-nodelay": "it is always on",
     "connection-backlog": "it is 512",
-    "queue-purge-interval": "messages do not expire",
+    "queue-purge-interval": "expired messages are removed when their time has come",
     "link-maintenance-interval": "links to other brokers are tried again by themselves",
     "ha-backup-timeout": "a primary waits for no backup: a majority's disks decide",
     "ha-flow-messages": "--ha-flow-bytes bounds what is sent to a backup",
@@ -71,9 +71,13 @@ INSTEAD: Final = {
     "protocols": "this broker speaks AMQP 1.0 alone",
     "exchange-patterns": "exchanges are made by attaching where --topic-patterns says so",
     **dict.fromkeys(
-        ("default-flow-stop-threshold", "default-flow-resume-threshold", "default-event-threshold-ratio"),
-        "there are no thresholds: producers get credit while the queue and the disk have room",
+        ("default-flow-stop-threshold", "default-flow-resume-threshold"),
+        "give queues their own thresholds: qpid-config add queue NAME --argument qpid.flow_stop_count=N (or flow_stop_size)",
     ),
-    **dict.fromkeys(("default-message-group", "default-msg-group"), "there are no message groups"),
+    "default-event-threshold-ratio": "give queues their own: qpid-config add queue NAME --argument qpid.alert_count_up=N",
+    **dict.fromkeys(
+        ("default-message-group", "default-msg-group"), "give queues their groups: qpid-config add queue NAME --group-header KEY"
+    ),
+    "federation-tag": "routes need no tag: qpid-route makes them, and messages carry the clusters that they have been in",
 }
 """Name -> the alternative; the broker does not start with this option."""

@@ -123,13 +123,14 @@ def test_what_another_program_knows_is_noted_or_refused_with_a_way_out(config: P
     [
         ("\nprot=1\n", "FILE:2: there is no option 'prot'; did you mean 'port'?"),
         ("HA_CLUSTER=yes\n", "FILE:1: there is no option 'HA_CLUSTER'; did you mean 'ha-cluster'?"),
+        ("federation-port=1\n", "FILE:1: there is no option 'federation-port'"),
         ("zzzzzz=1\n", "FILE:1: there is no option 'zzzzzz'"),
         ("=1\n", "FILE:1: there is no option ''"),
         ("config=other\n", "FILE:1: there is no option 'config'"),
         ("port=1\n#\nport=1\n", "FILE:3: port was given in line 1 already: keep one of them"),
         ("ha-brokers=a\nha-brokers-url=a\n", "FILE:2: ha-brokers-url was given in line 1 already: keep one of them"),
         ("port=70000\n", "FILE:1: port: '70000' is not a whole number from 0 to 65535"),
-        ("port\n", "FILE:1: port: 'yes' is not a whole number from 0 to 65535"),
+        ("port\n", "FILE:1: port needs a value: write port=PORT"),
         ("port=\n", "FILE:1: port: '' is not a whole number from 0 to 65535"),
     ],
 )
