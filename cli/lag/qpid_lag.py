@@ -7,6 +7,7 @@ anything starts, and print. Spark is imported only when it is needed, so that `-
 
 from __future__ import annotations
 
+import sys
 from importlib import metadata
 from typing import Any, Final
 
@@ -24,6 +25,21 @@ _INTERRUPTED: Final = 130
 
 class _Commands(click.Group):
     """The commands. A wrong call gets one line that says what to do."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run to the end of the process, as click does; but wrong usage gets one line."""
+        try:
+            status = super().main(*args, **extra | {"standalone_mode": False})
+        except click.exceptions.NoArgsIsHelpError as error:  # the text of this error is the help
+            click.echo(error.format_message())
+            sys.exit(2)
+        except click.UsageError as error:
+            name = error.ctx.command_path if error.ctx else "qpid-lag"
+            click.echo(f"qpid-lag: {error.format_message()} (see {name} --help)", err=True)
+            sys.exit(2)
+        except click.Abort:
+            sys.exit(_INTERRUPTED)
+        sys.exit(status if isinstance(status, int) else 0)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """The command of that name."""
