@@ -198,6 +198,8 @@ class Connection(TwistedProtocol):
         """The calls to make when it gets its share."""
         self._forgiven = False
         """Whether its silence is not its own: from when it is not read until something comes when it is again."""
+        self._read_again_s: float | None = None
+        """While it is forgiven: since when it is read again."""
         self._gone = False
         self.is_lost = False
         """Whether its socket has ended, or its peer was silent for too long. Links that end only then have lost their client."""
@@ -226,7 +228,7 @@ class Connection(TwistedProtocol):
             return
         self.heard = self._clock.seconds()
         if self._forgiven and not self._unread:
-            self._forgiven = False
+            self._forgiven, self._read_again_s = False, None
             self.engine.expect_within(self.idle_timeout_s)
         if self._late:
             self._to_do.append(lambda: self._take(data))
@@ -362,12 +364,15 @@ class Connection(TwistedProtocol):
         """Stop reading the socket. Meanwhile the peer does not count as silent."""
         if not self._gone and self.transport is not None:
             self._unread = self._forgiven = True
+            self._read_again_s = None
             self.engine.expect_within(0)
             self._follow_reading()
 
     def read_again(self) -> None:
-        """Read the socket again."""
+        """Read the socket again. The peer counts as silent if nothing comes for its idle timeout from now on."""
         self._unread = False
+        if self._forgiven:
+            self._read_again_s = self._clock.seconds()
         self._follow_reading()
 
     def _follow_reading(self) -> None:
@@ -461,6 +466,10 @@ class Connection(TwistedProtocol):
         """Heartbeats, and the end of a peer that has been silent for too long."""
         if not self._gone:
             silent = self.engine.tick(int(now_s * 1000))
+            if self._read_again_s is not None and 0 < self.idle_timeout_s < now_s - self._read_again_s:
+                # proton does not count the time since then: its timeout was off, and its deadline lies before that
+                silent, self._read_again_s = True, None
+                self.turn_out(Condition("amqp:resource-limit-exceeded", "local-idle-timeout expired"))
             self.is_lost |= silent
             self.engine.drain()
             self.flush()

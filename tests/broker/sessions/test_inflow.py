@@ -132,3 +132,20 @@ def test_what_a_term_leaves_behind_holds_nobody_back() -> None:
         assert b.broker.logs.inflow.nbytes > 5 * len(BODY)
         b.logs["cluster"].become("ready")
         assert b.broker.logs.inflow.nbytes == 0
+
+
+@pytest.mark.usefixtures("small")
+def test_a_client_that_is_gone_when_it_is_read_again_is_given_up_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when only its next byte ends the time in which its silence is forgiven: then its consumers keep their messages."""
+    with bench() as b:
+        b.queue("q")
+        client = stalled(b)
+        monkeypatch.setattr(client, "pump", lambda: False)
+        release(b)
+        assert reads(client)
+        for _ in range(round(limits.IDLE_TIMEOUT_S)):
+            assert not client.server.is_lost
+            b.clock.advance(1)
+        for _ in range(2):
+            b.clock.advance(1)
+        assert client.server.is_lost
