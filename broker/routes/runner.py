@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.amqp.links import Condition, Receiver
+from broker.amqp.links import Condition, Link, Receiver
 from broker.client import ClientError, ManagementClient, ManagementError
 from broker.core import limits, routes
 from broker.core.commands import RouteAdd
@@ -294,6 +294,13 @@ class RouteLink:
         self._means.logs.inflow.forget(self._client.wire)
         if self._producer is not None:
             self._producer.detached()
+
+    def end_link(self, link: Link, condition: Condition) -> None:
+        """The other broker has broken a rule: end the link."""
+        if self._producer is not None:
+            self._producer.detached()
+        link.context = None
+        link.close(condition)
 
     def retire(self) -> None:
         """Accept no more messages, but settle the accepted ones."""

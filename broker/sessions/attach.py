@@ -44,6 +44,9 @@ class Output(Protocol):
     def touch(self) -> None:
         """There is output for it in this turn."""
 
+    def end_link(self, link: Link, condition: Condition) -> None:
+        """End this link of it, and say why: its link end is detached, and what it has made is undone."""
+
     def brought_parts(self) -> None:
         """Parts of a large message have come over it: while there are too many, it is not read."""
 

@@ -184,6 +184,12 @@ class ClientSession:
         if undo is not None:
             undo()
 
+    def end_link(self, link: Link, condition: Condition) -> None:
+        """End a link from this side. The engine reports no end of it."""
+        self.on_link_closed(link)
+        link.close(condition)
+        self.touch()
+
     def subscriptions(self, behind: tuple[Any, ...] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
         """The items of its links that are subscriptions, each made when it is asked for."""
         for link in self._connection.engine.links:
@@ -200,26 +206,20 @@ class ClientSession:
         """This broker stops serving: end all links except those of management."""
         for link in self._connection.engine.links:
             if link.context is not None and link.context.serves_queues:
-                self.on_link_closed(link)
-                link.close(condition)
-                self.touch()
+                self.end_link(link, condition)
 
     def end_producers(self) -> None:
         """This broker leaves: redirect the links that send to its queues."""
         for link in self._connection.engine.links:
             if isinstance(link, Receiver) and link.context is not None and link.context.serves_queues:
-                self.on_link_closed(link)
-                link.close(self._termini.redirect(link.target.address))
-                self.touch()
+                self.end_link(link, self._termini.redirect(link.target.address))
 
     def look_again(self) -> None:
         """Other rules are in force: end the links that they do not allow."""
         for link in self._connection.engine.links:
             denial = "" if link.context is None else self.rights.denial(link.context.needs())
             if denial:
-                self.on_link_closed(link)
-                link.close(Condition(UNAUTHORIZED, denial))
-                self.touch()
+                self.end_link(link, Condition(UNAUTHORIZED, denial))
 
     def lost(self) -> None:
         """The connection is gone; its links have ended before."""

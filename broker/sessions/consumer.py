@@ -271,10 +271,7 @@ class Subscription(LinkEnd):
 
     def end_link(self, condition: Condition) -> None:
         """It gets nothing more, and hears why."""
-        self.detached()
-        self.link.context = None
-        self.link.close(condition)
-        self.session.touch()
+        self.session.end_link(self.link, condition)
 
     # ---- what comes back
 

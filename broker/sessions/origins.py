@@ -338,11 +338,7 @@ def confirm(ledger: Ledger, producer: Producer, first: int, count: int) -> None:
 
 def stop(producer: Producer, condition: Condition) -> None:
     """End this link, and take nothing that is still on its way."""
-    link = producer.link
-    producer.detached()
-    link.context = None
-    link.close(condition)
-    producer.session.touch()
+    producer.session.end_link(producer.link, condition)
 
 
 class OriginUpload(Uploading):

@@ -301,12 +301,8 @@ class Producer(LinkEnd):
 
     def _end_heedless(self, beyond: int) -> None:
         """The client sent more than its credit (part 2.6.7): end the link, because there would be no limit for such messages."""
-        link = self.link
-        self.detached()
-        link.context = None
         text = f"{beyond} messages were sent without credit: send only while the link has credit"
-        link.close(Condition("amqp:link:transfer-limit-exceeded", text))
-        self.session.touch()
+        self.session.end_link(self.link, Condition("amqp:link:transfer-limit-exceeded", text))
 
     def one_by_one(self, first: int, messages: list[bytes], put: Callable[[Producer, int, bytes], None]) -> None:
         """Call `put` for each message with its delivery id. An exception decides the message's outcome: Unplaced, Full, Denied,

@@ -9,6 +9,7 @@ import pytest
 
 from broker.core.filters import SELECTOR
 from tests.broker.clients import ACCEPTED, Bench, Client, bench, condition, statuses
+from tests.broker.core.stream import transfer
 from tests.broker.test_acl import enforce
 from tests.broker.test_subscriptions import queues
 
@@ -190,6 +191,19 @@ def test_a_node_whose_link_the_broker_has_ended_goes_with_the_connection() -> No
         client.lose()
         b.settle()
         assert not [each for each in b.broker.nodes.exchanges.values() if not each.built_in]
+
+
+def test_a_temporary_queue_goes_with_a_link_that_the_broker_ends() -> None:
+    with bench() as b:
+        client = b.client()
+        made = dynamic(client, sends=True, capability="temporary-queue")
+        assert len(queues(b)) == 1
+        one = bytes(proton.Message(body="x").encode())
+        for number in range(made.credit + 1):
+            client.say(transfer(one, number=number, settled=True, more=False))
+        b.settle()
+        assert condition(made) == "amqp:link:transfer-limit-exceeded"
+        assert queues(b) == []
 
 
 def test_a_link_that_is_gone_before_its_node_is_made_leaves_none() -> None:
