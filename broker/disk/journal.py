@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.core.queues.blocks import LiveRun
 from broker.core.records import BadBatch, verify
@@ -64,6 +64,13 @@ class Figures:
     first_index: int
     last_index: int
     checkpoint_index: int
+
+
+class Victims(NamedTuple):
+    """The files of a compaction by number, and how often the log had been reset when their live runs began to be listed."""
+
+    numbers: list[int]
+    resets: int
 
 
 class Journal:
@@ -309,19 +316,26 @@ class Journal:
         """The free and total space of its file system. OSError."""
         return self.disk.free(self._folder)
 
+    def begin_compaction(self, numbers: list[int]) -> Victims:
+        """The live runs of these files are about to be listed, and then to be copied by `compact`."""
+        return Victims(numbers, self._resets)
+
     def compact(
         self,
+        victims: Victims,
         runs: Iterable[tuple[int, LiveRun]],
         bytes_per_s: int,
         done: Callable[[Compacted | None, Unreadable | str], None],
     ) -> None:
-        """Copy runs, each with its queue's number, into a new file in a separate thread: see `compaction`.
+        """Copy runs of the victims, each with its queue's number, into a new file in a separate thread: see `compaction`.
 
         `done(compacted, "")` is called in the reactor thread. There the caller passes the moves to the queues and then writes a
-        checkpoint. Or `done(None, why_not)` is called, with an Unreadable if bodies are damaged. One compaction at a time.
+        checkpoint. Or `done(None, why_not)` is called, with an Unreadable if bodies are damaged. If the log was reset since
+        `begin_compaction`, the places of the runs no longer exist or mean other files, so neither a copy nor an Unreadable
+        counts. One compaction at a time.
         """
         assert self._compacting is None, "a compaction is under way"
-        number, resets = self._holdings.take_number(), self._resets
+        number = self._holdings.take_number()
 
         def in_thread() -> None:
             found, why_not = self._try_compaction(number, runs, bytes_per_s)
@@ -329,8 +343,9 @@ class Journal:
 
         def finished(found: Compacted | None, why_not: Unreadable | str) -> None:
             self._compacting = None
-            if found is not None and resets != self._resets:
-                self._preparation.remove([self._folder / found.file.name])
+            if victims.resets != self._resets:
+                if found is not None:
+                    self._preparation.remove([self._folder / found.file.name])
                 found, why_not = None, f"the log in {self._folder} was replaced by a snapshot meanwhile"
             if found is not None:
                 self._holdings.compacted(found.file)

@@ -301,6 +301,7 @@ class Retention:
     def _compact(self, victims: list[Body], bytes_per_s: int) -> None:
         """List the live runs, one slice in each turn, then have them copied."""
         self._compacting = True
+        begun = self._journal.begin_compaction([body.file.number for body in victims])
         runs: list[tuple[int, LiveRun]] = []
 
         def walk() -> Iterator[tuple[int, LiveRun]]:
@@ -317,7 +318,7 @@ class Retention:
                 if self._clock.seconds() > until_s:
                     self._list_call = self._clock.callLater(0, step)
                     return
-            self._journal.compact(iter(runs), bytes_per_s, copied)
+            self._journal.compact(begun, iter(runs), bytes_per_s, copied)
 
         def copied(found: Compacted | None, why_not: Unreadable | str) -> None:
             self._compacting = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,10 +11,14 @@ from random import Random
 
 import pytest
 
+from broker.core.records import BatchBuilder
 from broker.disk.files import RealDisk, Space
+from broker.sessions.ledger import Ledger
 from ha.log.retention import MANY_SMALL, ROOM_S, SPARE
 from ha.snapshots import _Sending
-from tests.ha.log_on_disk import FILE, LogOnDisk
+from tests.broker.disk.contents import contents
+from tests.ha.log_cluster import PATIENCE_S, Broker, Machine
+from tests.ha.log_on_disk import FILE, LogOnDisk, Owner, queue_add
 
 TWO_SEGMENTS = 8 * FILE
 
@@ -179,3 +184,105 @@ def test_room_that_comes_from_outside_lets_producers_go_on_though_nothing_is_wri
     assert log.owner.writable == 1
     log.stop()
     assert log.clock.getDelayedCalls() == []
+
+
+class SlowToCompact(RealDisk):
+    """A disk on which no file of a compaction is begun while `gate` is closed; `waits` says that one is about to be."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.waits = threading.Event()
+
+    def open(self, path: Path, flags: int) -> int:
+        if re.fullmatch(r"\d+\.bodies\.tmp", path.name):
+            self.waits.set()
+            assert self.gate.wait(PATIENCE_S)
+        return super().open(path, flags)
+
+
+class Cluster:
+    """Three members with the state of real brokers, of which the first is the primary. The disk of one of them is slow to
+    compact. `alive` is the model: the messages on the queue, by sequence."""
+
+    def __init__(self, folder: Path, slow: str) -> None:
+        self.machine = Machine(folder, checkpoint_bytes=128 * 1024)
+        self.disk = self.machine.disks[slow] = SlowToCompact()
+        self.owners: dict[str, Owner] = {}
+        self.ledgers: dict[str, Ledger] = {}
+        self.alive: dict[int, bytes] = {}
+        self.next_seq = 1
+        for each in "abc":
+            self.owners[each] = Owner()
+            self.ledgers[each] = Ledger("cluster", self.machine.clock, self.owners[each])
+            self.machine.start(each, listener=self.ledgers[each])
+        self.machine.promote("a")
+        brokers = self.machine.brokers
+        self.machine.run_until(lambda: [brokers[each].log.state for each in "abc"] == ["active", "ready", "ready"])
+        builder = BatchBuilder()
+        builder.define(queue_add(1))
+        self.propose(builder)
+
+    def __getitem__(self, address: str) -> Broker:
+        return self.machine.brokers[address]
+
+    def propose(self, builder: BatchBuilder) -> None:
+        log = self["a"].log
+        self.machine.run_until(lambda: log.may_propose)
+        index = log.propose(builder)
+        self.machine.run_until(lambda: log.applied >= index)
+
+    def put(self, n: int) -> None:
+        """So many batches of ten messages, each of which takes the ten before it off the queue, but for every thirtieth."""
+        for _ in range(n):
+            builder = BatchBuilder()
+            self.take(builder, [each for each in self.alive if each >= self.next_seq - 10 and each % 30])
+            came = {each: body(each) for each in range(self.next_seq, self.next_seq + 10)}
+            builder.messages_for(1, self.next_seq).extend(came.values())
+            self.alive |= came
+            self.next_seq += 10
+            self.propose(builder)
+
+    def take(self, builder: BatchBuilder, sequences: list[int]) -> None:
+        for sequence in sequences:
+            builder.dequeues_for(1).append(sequence)
+            del self.alive[sequence]
+
+    def until_one_waits(self) -> None:
+        """Until the slow disk is about to begin the file of a compaction."""
+        for _ in range(200):
+            if self.disk.waits.is_set():
+                return
+            self.put(5)
+            self.machine.run_for(0.12)
+        raise AssertionError("nothing is compacted")
+
+    def let_compact(self, broker: Broker) -> None:
+        """Until that compaction has ended, and what follows from it."""
+        self.disk.gate.set()
+        self.machine.run_until(lambda: not broker.log.retention._compacting)
+        self.machine.run_for(0.5)
+
+    def check(self, address: str) -> None:
+        """A member works on without an error, and every message is there, with its body."""
+        assert self.owners[address].errors == []
+        self.machine.run_until(lambda: self[address].log.applied == self["a"].log.applied)
+        found = contents(self.ledgers[address].state, self[address].log.journal)
+        assert found == {(1, sequence): each for sequence, each in self.alive.items()}
+
+
+def test_a_snapshot_that_is_installed_during_a_compaction_ends_it_and_the_backup_works_on(tmp_path: Path) -> None:
+    """Breaks when a file that the snapshot has replaced counts as damage: the backup stopped, and fetched everything again."""
+    cluster = Cluster(tmp_path, slow="b")
+    machine, a, b = cluster.machine, cluster["a"], cluster["b"]
+    cluster.until_one_waits()
+    machine.isolate("b")
+    cluster.put(40)
+    a.log.retention.checkpoint(spared=0)
+    machine.run_until(lambda: a.log.status().first_index > b.log.status().last_index + 1)
+    machine.connect("a", "b")
+    machine.connect("b", "c")
+    machine.run_until(lambda: bool(b.told("snapshot_end")) and b.log.state == "ready")
+    assert b.log.retention._compacting
+    cluster.let_compact(b)
+    cluster.check("b")
+    machine.close()

@@ -179,7 +179,8 @@ class Replica:
 
     def compaction(self) -> Script:
         """All body files become one, while messages come and go; then a checkpoint, and a little more time."""
-        runs = [run for body in self.journal.body_files() for run in self.state.live_runs_in(body.file.number)]
+        victims = self.journal.begin_compaction([body.file.number for body in self.journal.body_files()])
+        runs = [run for number in victims.numbers for run in self.state.live_runs_in(number)]
         assert runs
         done: list[Any] = []
 
@@ -188,7 +189,7 @@ class Replica:
                 self.state.moved(queue, moves)
             done.append(found)
 
-        self.journal.compact(iter(runs), 0, copied)
+        self.journal.compact(victims, iter(runs), 0, copied)
         oldest = min(self.held[self.asked])
         yield self.is_durable(self.change({1: [b"meanwhile" * 10]}, [oldest]))
         yield lambda: bool(done)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+from array import array
 from contextlib import suppress
 from pathlib import Path
 
 import google_crc32c
 import pytest
 
+from broker.core.queues.blocks import LiveRun
 from broker.core.records import HEADER_BYTES
 from broker.disk import bodies, checkpoint, segments
 from broker.disk.bodies import FileInUse, Readers, Unreadable, file_of, offset_of, place_of
 from broker.disk.checkpoint import Checkpoint
+from broker.disk.compaction import Compacted
 from broker.disk.files import REAL_DISK, RealDisk
+from broker.disk.journal import Victims
 from broker.disk.segments import FIRST_BATCH
 from broker.disk.threads import REAL_THREADS
 from tests.broker.disk.logs import Log, batch, batches, flip, written
@@ -346,6 +350,52 @@ def number_of(path: Path) -> int:
         REAL_DISK.close(fd)
     assert head is not None
     return head.number
+
+
+class TestCompactions:
+    """What may happen between the listing of live runs and the end of their copying."""
+
+    def filled(self, folder: Path) -> tuple[Log, list[tuple[int, LiveRun]]]:
+        """A log with body files, and the one run of each of them that is alive, with its queue."""
+        log, sealed = opened(folder), batches(1, 200, nbytes=500)
+        log.store(sealed)
+        places = log.journal.places(1, 150)
+        firsts = {file_of(place): index for index, place in reversed(list(enumerate(places, 1)))}
+        assert log.checkpoint(150, 1, [], alive=firsts) == ""
+        runs = []
+        for number, index in firsts.items():
+            payload = sealed[index - 1][PAYLOAD : PAYLOAD + 500]
+            place = place_of(number, offset_of(places[index - 1]) + PAYLOAD)
+            runs.append((1, LiveRun(index, place, 500, google_crc32c.value(payload), array("I", [500]), [(0, 1)])))
+        files = [body.file.number for body in log.journal.body_files()]
+        return log, [(queue, run) for queue, run in runs if file_of(run.place) in files]
+
+    def copied(self, log: Log, victims: Victims, runs: list[tuple[int, LiveRun]]) -> tuple[Compacted | None, Unreadable | str]:
+        done: list[tuple[Compacted | None, Unreadable | str]] = []
+        log.journal.compact(victims, iter(runs), 0, lambda *result: done.append(result))
+        log.reactor.until(lambda: bool(done))
+        log.journal._preparation.wait()
+        return done[0]
+
+    def test_a_reset_ends_one_whose_runs_were_being_listed_and_is_no_damage(self, tmp_path: Path) -> None:
+        log, runs = self.filled(tmp_path)
+        victims = log.journal.begin_compaction([file_of(run.place) for _, run in runs])
+        log.reset(500, 3)
+        found, why_not = self.copied(log, victims, runs)
+        assert found is None
+        assert "was replaced by a snapshot meanwhile" in str(why_not)
+        assert not isinstance(why_not, Unreadable)
+        log.close()
+
+    def test_what_was_copied_goes_when_the_log_was_reset_meanwhile(self, tmp_path: Path) -> None:
+        log, runs = self.filled(tmp_path)
+        victims = log.journal.begin_compaction([file_of(run.place) for _, run in runs])
+        log.reset(500, 3)
+        found, why_not = self.copied(log, victims, [])
+        assert found is None
+        assert "was replaced by a snapshot meanwhile" in str(why_not)
+        assert bodies.listed(REAL_DISK, tmp_path) == []
+        log.close()
 
 
 def test_only_whole_names_of_body_files_are_looked_at(tmp_path: Path) -> None:
