@@ -107,7 +107,7 @@ class Holdings:
             return [body for _, body in sorted(self._bodies.items())]
 
     def is_pinned(self, number: int) -> bool:
-        """Whether this file is kept because a snapshot with it is being sent, even if no checkpoint lists it."""
+        """Whether this file is kept, listed or not: a snapshot with it is being sent, or it is being compacted."""
         return bool(self._pins[number])
 
     def path_of(self, number: int) -> Path | None:

@@ -299,7 +299,7 @@ class Journal:
         return self._holdings.body_files()
 
     def is_pinned(self, number: int) -> bool:
-        """Whether this file is kept because a snapshot with it is being sent, even if no checkpoint lists it."""
+        """Whether this file is kept, listed or not: a snapshot with it is being sent, or it is being compacted."""
         return self._holdings.is_pinned(number)
 
     @property
@@ -317,7 +317,9 @@ class Journal:
         return self.disk.free(self._folder)
 
     def begin_compaction(self, numbers: list[int]) -> Victims:
-        """The live runs of these files are about to be listed, and then to be copied by `compact`."""
+        """The live runs of these files are about to be listed, and then to be copied by `compact`. The files are kept until that
+        has ended, even if a checkpoint no longer lists them: their last messages may be removed meanwhile."""
+        self._holdings.pin(numbers)
         return Victims(numbers, self._resets)
 
     def compact(
@@ -349,6 +351,7 @@ class Journal:
                 found, why_not = None, f"the log in {self._folder} was replaced by a snapshot meanwhile"
             if found is not None:
                 self._holdings.compacted(found.file)
+            self._let_go(victims.numbers)
             done(found, why_not)
 
         self._compacting = self._threads.start(f"compact {self._folder.name}", in_thread)
@@ -361,15 +364,15 @@ class Journal:
         numbers = [file.number for file in found.files.in_use]
         paths = self._holdings.pin(numbers)
 
-        def let_go() -> None:
-            self._holdings.unpin(numbers)
-            self.release(0)
-
         try:
-            return Source(found, paths, let_go, disk=self.disk)
+            return Source(found, paths, lambda: self._let_go(numbers), disk=self.disk)
         except BaseException:
-            let_go()
+            self._let_go(numbers)
             raise
+
+    def _let_go(self, numbers: list[int]) -> None:
+        self._holdings.unpin(numbers)
+        self.release(0)
 
     def places(self, first: int, last: int) -> list[int]:
         """The places of the batches `first` to `last`, which must be durable and in the log."""

@@ -17,9 +17,10 @@ Consumers continue, and the next checkpoint gives back the space that they free.
 again, so that they do not start and stop all the time. While they wait, the free space of the file system is read again and
 again, because it may grow without any write here.
 
-Invariants: one checkpoint and one compaction at a time, and neither starts while the other would make it useless. The files
-of a compaction are released only by a checkpoint that began after their bodies had moved. The listener is told that messages
-have moved only in the reactor's thread, after the new file is durable.
+Invariants: one checkpoint and one compaction at a time. `look` starts neither while the other is in progress; only a
+checkpoint that a backup needs may begin beside a compaction. The files of a compaction stay until it has ended, and live bodies
+in them until a checkpoint that began after they had moved. Bodies are damaged only if messages are still alive there. The
+listener is told that messages have moved only in the reactor's thread, after the new file is durable.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from twisted.logger import Logger
 
 from broker.commit_log import LogListener
 from broker.core.queues.blocks import LiveRun
-from broker.disk.bodies import Unreadable
+from broker.disk.bodies import Unreadable, file_of
 from broker.disk.compaction import Compacted
 from broker.disk.journal import Journal
 from broker.disk.recovery import Body
@@ -348,10 +349,14 @@ class Retention:
         alive = self._listener.live_by_file()
         self._retry()
         self._fruitless |= {body.file.number: alive.get(body.file.number, 0) for body in victims}
-        if isinstance(why_not, Unreadable):
+        if isinstance(why_not, Unreadable) and self._is_alive(why_not.place):
             self._facts.rotten(why_not.place, str(why_not))
         else:
             _log.error("files of the {name} log could not be compacted: {why}", name=self._name, why=why_not)
+
+    def _is_alive(self, place: int) -> bool:
+        """Whether a message is still alive in the run at this place: they may have been removed since it was listed."""
+        return any(run.place == place for _, run in self._listener.live_runs_in(file_of(place)))
 
     # ---- room
 

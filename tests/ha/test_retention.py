@@ -12,11 +12,13 @@ from random import Random
 import pytest
 
 from broker.core.records import BatchBuilder
+from broker.disk.bodies import offset_of
 from broker.disk.files import RealDisk, Space
 from broker.sessions.ledger import Ledger
 from ha.log.retention import MANY_SMALL, ROOM_S, SPARE
 from ha.snapshots import _Sending
 from tests.broker.disk.contents import contents
+from tests.broker.disk.logs import flip
 from tests.ha.log_cluster import PATIENCE_S, Broker, Machine
 from tests.ha.log_on_disk import FILE, LogOnDisk, Owner, queue_add
 
@@ -247,6 +249,12 @@ class Cluster:
             builder.dequeues_for(1).append(sequence)
             del self.alive[sequence]
 
+    def consume(self, but: int) -> None:
+        """All messages but the newest ones."""
+        builder = BatchBuilder()
+        self.take(builder, sorted(self.alive)[:-but])
+        self.propose(builder)
+
     def until_one_waits(self) -> None:
         """Until the slow disk is about to begin the file of a compaction."""
         for _ in range(200):
@@ -285,4 +293,42 @@ def test_a_snapshot_that_is_installed_during_a_compaction_ends_it_and_the_backup
     assert b.log.retention._compacting
     cluster.let_compact(b)
     cluster.check("b")
+    machine.close()
+
+
+def test_a_checkpoint_during_a_compaction_leaves_its_files_until_it_has_ended(tmp_path: Path) -> None:
+    """A backup's failed read has a checkpoint written at any time. Breaks when that deletes the files that are being compacted,
+    because their last messages were consumed meanwhile: the healthy primary stopped, and fetched everything again."""
+    cluster = Cluster(tmp_path, slow="a")
+    machine, a = cluster.machine, cluster["a"]
+    journal, retention = a.log.journal, a.log.retention
+    cluster.until_one_waits()
+    files = [each.path for each in journal.body_files()]
+    cluster.consume(10)
+    checkpoint = journal.checkpoint
+    retention.checkpoint(spared=0)
+    machine.run_until(lambda: journal.checkpoint is not checkpoint)
+    journal._preparation.wait()
+    assert any(file.exists() for file in files)
+    assert retention._compacting
+    cluster.let_compact(a)
+    machine.run_until(lambda: not any(file.exists() for file in files))
+    cluster.check("a")
+    machine.close()
+
+
+@pytest.mark.parametrize("consumed", [True, False])
+def test_damage_that_a_compaction_finds_counts_only_if_messages_are_still_alive_there(tmp_path: Path, *, consumed: bool) -> None:
+    cluster = Cluster(tmp_path, slow="a")
+    machine, a = cluster.machine, cluster["a"]
+    cluster.until_one_waits()
+    for each in a.log.journal.body_files():
+        for _, run in cluster.ledgers["a"].live_runs_in(each.file.number):
+            flip(each.path, offset_of(run.place))
+    if consumed:
+        cluster.consume(10)
+    cluster.let_compact(a)
+    assert [fatal for _, fatal in cluster.owners["a"].errors] == ([] if consumed else [True])
+    if consumed:
+        cluster.check("a")
     machine.close()

@@ -387,6 +387,22 @@ class TestCompactions:
         assert not isinstance(why_not, Unreadable)
         log.close()
 
+    def test_a_checkpoint_meanwhile_leaves_its_files_until_it_has_ended(self, tmp_path: Path) -> None:
+        """Breaks when the thread finds no file any more, which counts as damage."""
+        log, runs = self.filled(tmp_path)
+        victims = log.journal.begin_compaction([file_of(run.place) for _, run in runs])
+        files = [body.path for body in log.journal.body_files()]
+        assert log.checkpoint(151, 1, []) == ""
+        log.journal._preparation.wait()
+        assert all(path.exists() for path in files)
+        found, why_not = self.copied(log, victims, runs)
+        assert why_not == ""
+        assert found is not None
+        assert [len(moves) for _, moves in found.moves] == [len(runs)]
+        assert [body.file for body in log.journal.body_files()] == [found.file]
+        assert not any(path.exists() for path in files)
+        log.close()
+
     def test_what_was_copied_goes_when_the_log_was_reset_meanwhile(self, tmp_path: Path) -> None:
         log, runs = self.filled(tmp_path)
         victims = log.journal.begin_compaction([file_of(run.place) for _, run in runs])
