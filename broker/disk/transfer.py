@@ -3,10 +3,10 @@
 A transfer is one stream of bytes: the checkpoint, then the used part of each file that it lists, in the order of the list. Life
 at the sender: a `Source` is made from the newest checkpoint, whose files are kept from then on; chunks are read in any order and
 as often as needed; `close` releases the files. Life at the receiver: a `Receiver` gets the chunks in order and writes them to
-temporary files; `finish` verifies all files, makes them durable, and renames the body files, and the checkpoint last. Then the
-log begins again after the checkpoint (`Journal.reset`).
+temporary files, one after the other: each is synced and closed when it is complete; `finish` verifies all files and renames the
+body files, and the checkpoint last. Then the log begins again after the checkpoint (`Journal.reset`).
 
-Both keep at most one chunk and the checkpoint's head in memory.
+Both keep at most one chunk and the checkpoint's head in memory. A receiver has at most one file open.
 
 Invariant: until the received checkpoint is complete and durable, the files of the older one are not changed. If the transfer ends
 before that, no checkpoint lists the received files, and the next start deletes them.
@@ -102,7 +102,7 @@ class Source:
 
 
 class _Part:
-    """One file of a stream, under its temporary name."""
+    """One file of a stream, under its temporary name. `fd` is -1 when it is complete, durable and closed."""
 
     __slots__ = ("aside", "fd", "left", "written")
 
@@ -139,9 +139,10 @@ class Receiver:
 
     def write(self, offset: int, data: bytes) -> None:
         """Add a chunk. ValueError when it is not the next one or exceeds the end. BadBatch when the stream does not begin like a
-        checkpoint; NewerFormat. StorageError when the disk refuses.
+        checkpoint; NewerFormat. StorageError when the disk refuses: to open or write, and then the rest of the chunk, from
+        `received` on, may come again; or to sync, and then nothing is kept, and another Receiver must begin.
         """
-        if offset != self._received or offset + len(data) > self.nbytes:
+        if not self._parts or offset != self._received or offset + len(data) > self.nbytes:
             raise ValueError(
                 f"{len(data)} bytes at {offset} of a checkpoint do not fit {self._received} received of {self.nbytes}"
             )
@@ -151,6 +152,7 @@ class Receiver:
             if not self._look_at_head():
                 return
             data, self._head = self._head, b""
+        self._received -= len(data)  # counted again as it is written: after a refusal the rest may come again
         while data:
             part = self._parts[-1]
             if not part.left:
@@ -161,11 +163,21 @@ class Receiver:
             try:
                 write_all(self._disk, part.fd, piece, part.written)
             except OSError as error:
-                self._received -= len(data)  # the part that is already written is then written again
                 raise refused(error, "receive a checkpoint into", part.aside) from error
             part.written += len(piece)
             part.left -= len(piece)
+            self._received += len(piece)
             data = data[len(piece) :]
+            if not part.left:
+                self._complete(part)
+
+    def _complete(self, part: _Part) -> None:
+        try:
+            self._disk.sync(part.fd)
+        except OSError as error:
+            self.abort()  # what the disk has of it is unknown
+            raise refused(error, "receive a checkpoint into", part.aside) from error
+        self._close(part)
 
     def _look_at_head(self) -> bool:
         """Read the head of the checkpoint, which lists the files and their lengths. Returns whether it is complete."""
@@ -187,7 +199,7 @@ class Receiver:
         return True
 
     def finish(self) -> Checkpoint:
-        """Verify all files, make them durable and rename them, the checkpoint last. Then call `Journal.reset(index, epoch)`.
+        """Verify all files and rename them, the checkpoint last. Then call `Journal.reset(index, epoch)`.
 
         BadBatch: the checkpoint must be fetched again. NewerFormat: the peer's version is newer. StorageError.
         """
@@ -195,8 +207,6 @@ class Receiver:
             if self._received < self.nbytes or not self._known:
                 raise BadBatch(f"a checkpoint was cut off after {self._received} of {self.nbytes} bytes")
             found = self._verified()
-            for part in self._parts:
-                self._disk.sync(part.fd)
             for part, file in zip(self._parts[1:], self._in_use, strict=True):
                 self._disk.replace(part.aside, self._folder / file.name)
             self._disk.sync_folder(self._folder)
@@ -214,16 +224,22 @@ class Receiver:
         for _ in Checkpoint.read(self._aside, disk=self._disk):
             pass
         for part, file in zip(self._parts[1:], self._in_use, strict=True):
-            bodies.verify_batches(self._disk, part.fd, file, part.aside)
+            with opened(self._disk, part.aside) as fd:
+                bodies.verify_batches(self._disk, fd, file, part.aside)
         return found
 
     def abort(self) -> None:
         """Delete what was received. Does nothing after `finish`."""
         parts, self._parts = self._parts, []
         for part in parts:
-            self._disk.close(part.fd)
+            self._close(part)
             with contextlib.suppress(OSError):
                 self._disk.unlink(part.aside)
+
+    def _close(self, part: _Part) -> None:
+        if part.fd >= 0:
+            self._disk.close(part.fd)
+            part.fd = -1
 
     def _begin(self, aside: Path, nbytes: int) -> None:
         try:

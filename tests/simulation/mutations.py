@@ -517,7 +517,7 @@ for _, waits in self._proposed:
     "installs-unsynced": Bug(
         "deletes the log for a received checkpoint whose files are not synced",
         "broker.disk.transfer",
-        "Receiver.finish",
+        "Receiver._complete",
         "self._disk.sync(part.fd)",
         "pass",
     ),

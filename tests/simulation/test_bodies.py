@@ -374,7 +374,7 @@ NOT_DELETED_IN_ORDER = Bug(
 NOT_SYNCED = Bug(
     "names received files without having synced them",
     "broker.disk.transfer",
-    "Receiver.finish",
+    "Receiver._complete",
     "self._disk.sync(part.fd)",
     "pass",
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from broker.disk import bodies, checkpoint, segments
 from broker.disk.bodies import file_of, offset_of
 from broker.disk.checkpoint import Checkpoint
 from broker.disk.durable import StorageError
-from broker.disk.files import REAL_DISK
+from broker.disk.files import REAL_DISK, RealDisk
 from broker.disk.transfer import Receiver, RottenBodies, Source
 from tests.broker.disk.logs import FailingSync, FullDisk, Log, batch, batches, flip
 
@@ -295,16 +297,75 @@ def test_a_full_disk_while_receiving_is_told_and_what_was_not_written_can_come_a
     log.close()
 
 
-def test_a_sync_that_fails_at_the_end_leaves_nothing(folder: Path) -> None:
+@pytest.mark.parametrize("file", [0, 1, -1])
+def test_a_sync_that_fails_at_the_end_of_a_file_leaves_nothing_and_all_must_come_again(folder: Path, file: int) -> None:
+    """What is written again into the same file might be synced, without what the failed sync has lost."""
     log, _ = sender(folder)
     source = log.journal.source()
+    data = source.read(0, source.nbytes)
+    ends = list(accumulate((each.used for each in source.checkpoint.files.in_use), initial=source.checkpoint.nbytes))
     disk = FailingSync()
     receiver = Receiver(folder / "b", source.nbytes, disk=disk)
-    receiver.write(0, source.read(0, source.nbytes))
+    receiver.write(0, data[: ends[file] - 1])
     disk.broken.set()
-    with pytest.raises(StorageError, match="cannot keep the received checkpoint"):
-        receiver.finish()
+    with pytest.raises(StorageError, match="cannot receive a checkpoint into"):
+        receiver.write(ends[file] - 1, data[ends[file] - 1 :])
     assert list((folder / "b").iterdir()) == []
+    disk.broken.clear()
+    for offset in {0, ends[file] - 1, receiver.received}:
+        with pytest.raises(ValueError, match="do not fit"):
+            receiver.write(offset, data[offset:])
+    assert received(source, Receiver(folder / "b", source.nbytes, disk=disk), 5000).index == source.checkpoint.index
+    source.close()
+    log.close()
+
+
+class CountedDisk(RealDisk):
+    """A disk that knows how many files are open, at most, and opens no more while `none_left`."""
+
+    def __init__(self) -> None:
+        self.open_now = self.most_open = 0
+        self.none_left = False
+
+    def open(self, path: Path, flags: int) -> int:
+        if self.none_left:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        fd = super().open(path, flags)
+        self.open_now += 1
+        self.most_open = max(self.most_open, self.open_now)
+        return fd
+
+    def close(self, fd: int) -> None:
+        super().close(fd)
+        self.open_now -= 1
+
+
+def test_a_receiver_has_few_files_open_however_many_come(folder: Path) -> None:
+    """Breaks when each file stays open until the last one is there: a large store reached the limit of open files, and the
+    transfer began again without end."""
+    log, _ = sender(folder, 1000)
+    source, disk = log.journal.source(), CountedDisk()
+    assert len(source.checkpoint.files.in_use) > 20
+    assert received(source, Receiver(folder / "b", source.nbytes, disk=disk), 5000).index == 990
+    assert disk.most_open == 1
+    assert disk.open_now == 0
+    source.close()
+    log.close()
+
+
+def test_without_a_free_descriptor_a_receiver_keeps_what_has_come_and_the_rest_can_come_again(folder: Path) -> None:
+    log, _ = sender(folder)
+    source, disk = log.journal.source(), CountedDisk()
+    data, end = source.read(0, source.nbytes), source.checkpoint.nbytes
+    receiver = Receiver(folder / "b", source.nbytes, disk=disk)
+    disk.none_left = True
+    with pytest.raises(StorageError, match=r"cannot receive a checkpoint into .*close connections") as refusal:
+        receiver.write(0, data[: end + 100])
+    assert not refusal.value.fatal
+    assert receiver.received == end
+    disk.none_left = False
+    receiver.write(end, data[end:])
+    assert receiver.finish().index == source.checkpoint.index
     source.close()
     log.close()
 
