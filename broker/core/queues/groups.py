@@ -10,8 +10,8 @@ consumer. A released message waits in its old place. A group is free again when 
 
 Invariants: a message is examined only in memory, so no message overtakes one that is being read; the first waiting message of
 each group is in the heap of the consumer that may have it (`_heads` for all consumers), though an entry may be outdated: then it
-is repaired when it is the next one; at most `limits.MAX_GROUPS_WAITING` messages wait. Only the primary has this state, and it
-ends with the term.
+is repaired when it is the next one; an entry that is there is not put a second time, so the heaps grow with the changes and not
+with the looks; at most `limits.MAX_GROUPS_WAITING` messages wait. Only the primary has this state, and it ends with the term.
 
 Source: qpidd's MessageGroupManager.cpp, which has only the shared kind; the other kind is that of ActiveMQ Artemis.
 """
@@ -39,7 +39,20 @@ _Heads = list[tuple[int, str]]
 class Groups(Fifo):
     """See the module. `_of` has the group of each message that was looked at, `_held` how many of a group are acquired."""
 
-    __slots__ = ("_heads", "_held", "_key", "_looked", "_of", "_opened", "_own", "_owner", "_there", "_waiting", "shared")
+    __slots__ = (
+        "_heads",
+        "_held",
+        "_key",
+        "_looked",
+        "_of",
+        "_offered",
+        "_opened",
+        "_own",
+        "_owner",
+        "_there",
+        "_waiting",
+        "shared",
+    )
 
     def __init__(self, lane: Lane, key: str, *, shared: bool) -> None:
         super().__init__(lane)
@@ -59,6 +72,9 @@ class Groups(Fifo):
         self._owner: dict[str, object] = {}
         self._heads: _Heads = []
         self._own: dict[object, _Heads] = {}
+        self._offered: dict[str, tuple[int, object]] = {}
+        """Group -> its entry that was put into a heap last, and whose heap that is (None: for all). It is still there, or it is
+        outdated."""
 
     def upcoming(self) -> Iterable[tuple[Lane, int]]:
         """The one lane, and the first sequence that was not looked at yet."""
@@ -131,12 +147,13 @@ class Groups(Fifo):
         return -1
 
     def _offer(self, group: str) -> None:
-        """Put the first message of a group into the heap of the consumers that may have it."""
+        """Put the first message of a group into the heap of the consumers that may have it, if it is not there already."""
         sequence, owner = self._first(group), self._owner.get(group)
-        if sequence >= 0 and owner is None:
-            heappush(self._heads, (sequence, group))
-        elif sequence >= 0 and owner in self._there:
-            heappush(self._own.setdefault(owner, []), (sequence, group))
+        if sequence < 0 or (owner is not None and owner not in self._there):
+            self._offered.pop(group, None)
+        elif self._offered.get(group) != (sequence, owner):
+            self._offered[group] = sequence, owner
+            heappush(self._heads if owner is None else self._own.setdefault(owner, []), (sequence, group))
 
     def _next(self, consumer: object) -> tuple[int, str]:
         """The oldest message that this consumer may have, and its group; -1 when none is known."""
@@ -194,10 +211,11 @@ class Groups(Fifo):
         """This consumer has ended. Its messages are released or removed later."""
         self._there.discard(consumer)
         self._own.pop(consumer, None)
-        for group in [group for group, owner in self._owner.items() if owner is consumer and group not in self._held]:
-            del self._owner[group]
+        for group in [group for group, owner in self._owner.items() if owner is consumer]:
+            if group not in self._held:
+                del self._owner[group]
+                self._opened = True
             self._offer(group)
-            self._opened = True
 
     def take_opened(self) -> bool:
         """Whether groups have become free since this was last asked."""

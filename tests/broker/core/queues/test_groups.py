@@ -199,6 +199,28 @@ def test_no_more_is_looked_at_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> 
     assert q.take(B, 9) == [101]
 
 
+def waiting_heads(q: Queue) -> int:
+    """Entries in the heaps of everybody, outdated ones too."""
+    return len(q.order._heads) + sum(map(len, q.order._own.values()))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_backlog_of_one_group_that_everybody_looks_through_is_offered_a_message_at_a_time(shared: bool) -> None:
+    """Breaks when each message that is taken leaves an entry behind: then a hot group costs the square of its backlog."""
+    q = Queue(shared=shared)
+    q.put("x" * 500)
+    assert q.take(A, 1) == [1]
+    assert q.take(B, 9) == [], "it looks for another group through the whole backlog"
+    for first in range(2, 492, 10):
+        assert q.take(A, 10) == list(range(first, first + 10))
+        q.remove(first, 10)
+        assert q.take(B, 9) == []
+        assert waiting_heads(q) <= 3
+    assert q.take(A, 99) == list(range(492, 501))
+    assert q.take(A, 1) == []
+    assert (waiting_heads(q), q.order._offered) == (0, {})
+
+
 def test_groups_beyond_the_bound_stay_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_GROUP_OWNERS", 1)
     q = Queue(shared=False)
