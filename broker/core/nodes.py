@@ -113,7 +113,7 @@ class QueueNode:
     thresholds: Thresholds | None = None
     """Its alert thresholds; None: it has none."""
     raised: set[str] = field(default_factory=set)
-    """The alerts that are raised (primary only)."""
+    """The alerts that are raised, each of which has a threshold (primary only)."""
     retry_ms: tuple[int, int] = (0, 0)
     """The delay after a failed delivery, multiplied by the number of failures, and the longest delay; (0, 0): none."""
     rejected: int = 0
@@ -337,6 +337,7 @@ class Nodes:
         node.thresholds = thresholds_of(asked)
         if node.thresholds is not None:
             self.alerting[queue.uuid] = node
+            node.raised.intersection_update(node.thresholds.of)
         else:
             self.alerting.pop(queue.uuid, None)
             node.raised.clear()

@@ -90,6 +90,26 @@ def test_an_alert_that_is_not_over_is_told_again_after_its_gap_and_by_a_new_prim
         assert (events(client, link), shown(client)) == ([("Upward", 1)], [])
 
 
+@pytest.mark.parametrize("gap_s", [0, 5])
+def test_an_alert_ends_with_its_threshold_while_the_other_one_stays_and_messages_go_on_expiring(gap_s: int) -> None:
+    """Breaks when an alert that has no threshold any more is repeated: then nothing that is due by time happens any more."""
+    with bench() as b:
+        b.queue("q", arguments={"qpid.alert_count_up": 1, "qpid.alert_size_up": 1 << 20, "qpid.alert_repeat_gap": gap_s})
+        b.queue("brief", arguments={"x-message-ttl": 8000})
+        client, link = listener(b)
+        client.send(client.sender("q"), "x")
+        client.send(client.sender("brief"), "x")
+        b.pass_time(1)
+        assert (events(client, link), shown(client)) == ([("Upward", 1)], ["count"])
+        assert client.request("UPDATE", "queue", "q", {"arguments": {"qpid.alert_count_up": 0}})[0] == 200
+        assert shown(client) == []
+        b.pass_time(20)
+        assert (events(client, link), b.depth("brief")) == ([("Upward", 1)], 0)
+        client.send(client.sender("q"), bytes(1 << 20))
+        b.pass_time(1)
+        assert (events(client, link)[1:], shown(client)) == ([("Upward", 2)], ["size"])
+
+
 def test_an_event_is_put_on_no_queue_that_is_full() -> None:
     with bench() as b:
         b.queue("q", arguments={"qpid.alert_count_up": 1})

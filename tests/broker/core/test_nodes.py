@@ -561,9 +561,13 @@ def test_what_can_be_changed_of_a_queue_or_an_exchange_is_in_force_at_once_and_t
         "replicate": "all",
         "arguments": {"qpid.auto_delete_timeout": 9, "qpid.replicate": "all", "qpid.policy_type": "ring"},
     }
-    two.plan(plan_alteration(two.nodes, "queue", "q", {"arguments": {"qpid.alert_count_up": 4}}))
-    node.raised.add("count")
+    two.plan(plan_alteration(two.nodes, "queue", "q", {"arguments": {"qpid.alert_count_up": 4, "qpid.alert_size_up": 8}}))
+    node.raised |= {"count", "size"}
     assert (two.nodes.alerting, node.definition.needs) == ({"u-q": node}, 6)
+    two.plan(plan_alteration(two.nodes, "queue", "q", {"arguments": {"qpid.alert_size_up": 9}}))
+    assert node.raised == {"count", "size"}
+    two.plan(plan_alteration(two.nodes, "queue", "q", {"arguments": {"qpid.alert_size_up": 0}}))
+    assert (two.nodes.alerting, node.raised) == ({"u-q": node}, {"count"})
     two.plan(plan_alteration(two.nodes, "queue", "q", {"arguments": {"qpid.alert_count_up": None}}))
     assert (two.nodes.alerting, node.raised) == ({}, set())
     two.plan(plan_queue(two.nodes, "ring", "u-ring", timed))
