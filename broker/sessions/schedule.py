@@ -8,11 +8,12 @@ An action proposes a record to a log, like a client's request (docs/adr/0020). S
 what the primary has decided, and has no schedule.
 
 Invariants: there is one timer for all keys, and none without keys; time is the reactor's, which does not follow the wall clock;
-an action checks again whether it is still needed.
+an action checks again whether it is still needed; an action that raises an exception ends no other one.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -64,9 +65,16 @@ class Schedule:
 
     def _fire(self) -> None:
         self._timer = None
-        for key in self._agenda.take(self._clock.seconds()):
-            call = self._calls.pop(key, None)  # an earlier call in this loop may have cancelled it
-            if call is not None:
-                call()
-        self._arm()
-        self._turn.flush()
+        now_s = self._clock.seconds()
+        due = deque(self._agenda.take(now_s))
+        try:
+            while due:
+                call = self._calls.pop(due.popleft(), None)  # an earlier call in this loop may have cancelled it
+                if call is not None:
+                    call()
+        finally:  # after an exception, which the reactor logs, the others are done in its next turn
+            for key in due:
+                if key in self._calls:
+                    self._agenda.put(key, now_s)
+            self._arm()
+            self._turn.flush()

@@ -208,3 +208,27 @@ def test_what_one_entry_takes_away_is_not_done() -> None:
         schedule.after("c", 1.0, lambda: done.append("c"))
         b.pass_time(2)
         assert done == ["a", "c"]
+
+
+def test_an_action_that_fails_ends_no_other_one() -> None:
+    """Breaks when one defect in a timed action stops everything that is due by time."""
+    with bench() as b:
+        schedule = Schedule(b.clock, Turn(b.clock))
+        done: list[str] = []
+
+        def fails() -> None:
+            schedule.cancel("cancelled")
+            raise ArithmeticError("a defect")
+
+        schedule.after("before", 1.0, lambda: done.append("before"))
+        schedule.after("fails", 1.0, fails)
+        schedule.after("cancelled", 1.0, lambda: done.append("cancelled"))
+        schedule.after("behind", 1.0, lambda: done.append("behind"))
+        schedule.after("later", 2.0, lambda: done.append("later"))
+        with pytest.raises(ArithmeticError, match="a defect"):
+            b.clock.advance(1)
+        assert done == ["before"]
+        b.clock.advance(0)
+        assert done == ["before", "behind"]
+        b.clock.advance(1)
+        assert done == ["before", "behind", "later"]
