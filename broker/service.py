@@ -286,6 +286,7 @@ class Broker:
             self.initial_values.over()
             self.administration.void(ledger.name)
             self.admission.stop_serving()
+            self.transactions.over()
             self.queues.release_all()
             self.leaving.over()
             self.departure.over()

@@ -5,7 +5,8 @@ may contain this id in a `transactional-state`. A `Discharge` commits it or roll
 
 An `Account` counts the content of a transaction, and has the reason if it can no longer be committed. Invariant of its limits: a
 transaction has at most `limits.MAX_TRANSACTION_OPERATIONS` operations, and its message bodies at most
-`limits.MAX_TRANSACTION_BYTES`; all open transactions together have at most the `Budget` that they share.
+`limits.MAX_TRANSACTION_BYTES`; all open transactions together have at most the `Budget` that they share. An account holds its
+part of the budget until it is closed: when its transaction is committed or rolled back, or at the end of the term.
 
 Source: AMQP 1.0 part 4 (transactions), 4.5 (the types).
 """
@@ -114,12 +115,23 @@ def _code(descriptor: object, names: dict[bytes, int]) -> int:
 class Budget:
     """The memory limit of all open transactions of a broker. `nbytes` is their current sum."""
 
-    __slots__ = ("limit_bytes", "n_open", "nbytes")
+    __slots__ = ("limit_bytes", "nbytes", "open")
 
     def __init__(self, limit_bytes: int = limits.TRANSACTIONS_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self.nbytes = 0
-        self.n_open = 0
+        self.open: set[Account] = set()
+        """The accounts that are not closed."""
+
+    @property
+    def n_open(self) -> int:
+        """Number of open accounts."""
+        return len(self.open)
+
+    def close_all(self) -> None:
+        """The term has ended: what was not committed is void, and nobody will close its account."""
+        for account in tuple(self.open):
+            account.close()
 
 
 class Account:
@@ -129,7 +141,7 @@ class Account:
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        budget.n_open += 1
+        budget.open.add(self)
         self.operations = 0
         self.nbytes = 0
         self.fault = ""
@@ -154,7 +166,7 @@ class Account:
         self.fault = self.fault or why
 
     def close(self) -> None:
-        """It holds nothing any more."""
+        """It holds nothing any more. Again does nothing."""
         self._budget.nbytes -= self.nbytes
-        self._budget.n_open -= 1
+        self._budget.open.discard(self)
         self.nbytes = 0

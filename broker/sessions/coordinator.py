@@ -45,6 +45,10 @@ class Coordinator:
         """The transactions of one more connection."""
         return Transactions(self._logs, self.budget, self._new_id)
 
+    def over(self) -> None:
+        """This broker has stopped serving, and the links of all transactions have ended."""
+        self.budget.close_all()
+
     def asked(self, attach: Attach) -> Coordinator | None:
         """For a target that is a coordinator."""
         return self if attach.asked.coordinator else None

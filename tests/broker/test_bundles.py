@@ -173,6 +173,20 @@ def test_what_bundles_hold_until_they_are_committed_counts_with_transactions() -
         assert (budget.nbytes, budget.n_open) == (0, 0)
 
 
+def test_a_bundle_that_was_under_way_when_a_term_ended_holds_nothing_any_more() -> None:
+    with bench(clustered=True) as b:
+        b.queue("q", replicate="all")
+        client = azure(b)
+        link = client.sender("q")
+        budget = b.broker.transactions.budget
+        b.lead.automatic = False
+        send(client, link, bundle("one"))
+        assert (budget.nbytes > 0, budget.n_open) == (True, 1)
+        b.lead.become("ready", "other")
+        b.settle()
+        assert (client.lost, budget.nbytes, budget.n_open) == (True, 0, 0)
+
+
 # ---- addresses
 
 

@@ -132,9 +132,22 @@ def test_an_account_refuses_what_is_above_its_bounds_and_says_which() -> None:
     assert not three.takes(1, limits.MAX_TRANSACTION_BYTES)
     assert three.fault.startswith("the open transactions of all clients hold")
     assert (budget.nbytes, budget.n_open) == (limits.MAX_TRANSACTION_BYTES, 3)
-    for each in (one, two, three):
+    for each in (one, two, three, two):
         each.close()
     assert (budget.nbytes, budget.n_open) == (0, 0)
+
+
+def test_a_term_that_ends_closes_all_accounts_and_one_that_is_closed_later_counts_once() -> None:
+    budget = Budget(limit_bytes=10)
+    under_way, last = Account(budget), Account(budget)
+    assert under_way.takes(1, 6)
+    assert last.takes(1, 4)
+    budget.close_all()
+    assert (budget.nbytes, budget.n_open) == (0, 0)
+    anew = Account(budget)
+    assert anew.takes(1, 10)
+    under_way.close()
+    assert (budget.nbytes, budget.n_open) == (10, 1)
 
 
 def test_the_first_fault_of_an_account_stays() -> None:

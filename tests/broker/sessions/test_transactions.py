@@ -206,6 +206,50 @@ def test_a_new_term_knows_no_transaction_of_the_last_one() -> None:
     assert bench.depth("orders") == 0
 
 
+def test_what_was_under_way_when_a_term_ended_holds_no_memory_in_the_next_one() -> None:
+    """Breaks when only a commit gives the memory back: then after some failovers no transaction has room any more."""
+    bench = Bench(clustered=True)
+    bench.queue("orders", replicate="all")
+    budget = bench.broker.transactions.budget
+    budget.limit_bytes = 5000
+    for _ in range(3):
+        one = Transactor(bench)
+        txn_id = one.declare()
+        (post,) = one.post(one.client.sender("orders"), txn_id, bytes(3000))
+        assert post.remote_state == TRANSACTIONAL
+        bench.lead.automatic = False
+        one.discharge(txn_id)
+        assert (budget.nbytes > 3000, budget.n_open, len(bench.lead.waiting)) == (True, 1, 1)
+        bench.lead.become("ready", "other")
+        bench.settle()
+        assert one.client.lost
+        assert (budget.nbytes, budget.n_open) == (0, 0)
+        bench.lead.automatic = True
+        bench.lead.become("active")
+        bench.settle()
+    assert bench.depth("orders") == 0
+
+
+def test_a_part_for_this_brokers_log_is_committed_after_the_term_and_gives_its_memory_back_once() -> None:
+    bench = Bench(clustered=True)
+    bench.queue("shared", replicate="all")
+    bench.queue("own", replicate="none")
+    one = Transactor(bench)
+    txn_id = one.declare()
+    one.post(one.client.sender("own"), txn_id, "a")
+    one.post(one.client.sender("shared"), txn_id, "b")
+    bench.logs["local"].automatic = False
+    one.discharge(txn_id)
+    budget = bench.broker.transactions.budget
+    assert (len(bench.logs["local"].waiting), budget.n_open) == (1, 1)
+    bench.lead.become("ready", "other")
+    bench.settle()
+    assert (budget.nbytes, budget.n_open) == (0, 0)
+    bench.logs["local"].commit()
+    bench.settle()
+    assert (budget.nbytes, budget.n_open) == (0, 0)
+
+
 @pytest.mark.parametrize(
     "outcome, fields, depth, count",
     [(0x25, (), 0, 0), (0x26, (), 1, 0), (0x27, (), 1, 0), (0x27, (True,), 1, 1), (0x27, (None, True), 0, 0)],
