@@ -267,10 +267,10 @@ class Lane:
         the lane must not change in between."""
         for block in self.blocks_from(sequence):
             base = block.first_seq
+            if base >= end_seq:
+                return
             for lo, hi in block.stretches(sequence - base, end_seq - base):
                 yield base + lo, hi - lo
-            if block.end_seq >= end_seq:
-                return
 
     def size_of(self, sequence: int) -> int:
         """The encoded bytes of a message that is on the queue."""

@@ -78,6 +78,21 @@ def test_a_queue_that_is_empty_again_holds_next_to_nothing() -> None:
     assert [block.first_seq for block in lane.blocks] == [600]
 
 
+def test_nothing_is_alive_between_sequences_before_all_blocks_whatever_those_have_lost() -> None:
+    """Breaks when the end of a block that has a bitmap is counted backwards: then messages behind the end are told."""
+    lane = lane_of(1)
+    lane.remove(1, 2)
+    lane.skip_to(10)
+    append(lane, 10, [b"m"] * 6, 0)
+    lane.remove(12, 13)
+    lane.remove(14, 15)
+    assert [block.first_seq for block in lane.blocks] == [10]
+    for first, end in ((1, 2), (5, 6), (8, 9), (1, 10)):
+        assert list(lane.alive_between(first, end)) == []
+    assert list(lane.alive_between(1, 12)) == [(10, 2)]
+    assert list(lane.alive_between(1, 99)) == [(10, 2), (13, 1), (15, 1)]
+
+
 def test_a_sequence_is_never_given_twice() -> None:
     """Applying a batch a second time must fail loudly, and not put its messages on the queue again."""
     lane = lane_of(3)
