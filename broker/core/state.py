@@ -11,7 +11,8 @@ has the places, and the bodies are in the files that it names.
 
 Invariants: a batch is applied completely or not at all: if this version cannot apply one, `apply` raises `CannotApply` and leaves
 the state as it was before the batch; a queue's sequences only grow; messages exist only for a number that is defined; records for
-a number that no longer exists do nothing; a large message on a queue has all of its parts (broker.core.parts).
+a number that no longer exists do nothing, and so do counts, times and notes for a message that is not on its queue; a large
+message on a queue has all of its parts (broker.core.parts).
 """
 
 from __future__ import annotations
@@ -149,11 +150,19 @@ class Messages:
         if run.kind is Kind.COUNT:
             self.order.lane_of(run.first_seq).raise_count(run.first_seq, run.count, run.flags)
         elif run.kind is Kind.TIMES:
-            self.put_times(run.flags, run.first_seq, array("Q", batch.payload(run)))
+            self.put_times(run.flags, run.first_seq, self._of_live(run.first_seq, array("Q", batch.payload(run))))
         elif self.order.lane_of(run.first_seq).is_live(run.first_seq):
             note = notes.merged(self.notes.get(run.first_seq, b""), batch.payload(run))
             if note:
                 self.notes[run.first_seq] = note
+
+    def _of_live(self, first_seq: int, column: array[int]) -> array[int]:
+        """These times, but 0 for messages that are not on the queue: nothing would ever remove theirs."""
+        found = array("Q", bytes(column.itemsize * len(column)))
+        for first, count in self.order.lane_of(first_seq).alive_between(first_seq, first_seq + len(column)):
+            at = first - first_seq
+            found[at : at + count] = column[at : at + count]
+        return found
 
     def noted(self, sequence: int, data: bytes) -> bytes:
         """The bytes of a message, or of its beginning, with the annotations that consumers added."""

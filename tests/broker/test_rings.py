@@ -65,6 +65,34 @@ def test_a_message_that_leaves_while_a_consumer_has_it_is_gone_whatever_becomes_
         assert left(b) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("how", ["failed", "deferred"])
+def test_a_message_that_is_to_wait_and_has_left_meanwhile_leaves_no_time_behind(how: str) -> None:
+    """Breaks when the time of a message is kept that no broker has any more: nothing would ever remove it."""
+    with bench() as b:
+        retry = {"x-delayed-retry-min": 5000} if how == "failed" else {}
+        b.queue("q", replicate="all", arguments={"qpid.policy_type": "ring", "qpid.max_count": 2} | retry)
+        client = b.client()
+        client.auto_accept = False
+        producer, receiver = client.sender("q"), client.receiver("q")
+        for n in range(6):
+            client.send(producer, n)  # a message leaves while the consumer has it
+        assert client.bodies(receiver) == list(range(6))
+        for delivery, _ in list(client.received[receiver.name]):
+            delivery.local.annotations = {} if how == "failed" else {proton.symbol("x-opt-delivery-delay"): 5000}
+            client.give(delivery, proton.Delivery.MODIFIED, failed=how == "failed")
+        messages = b.broker.nodes.queues["q"].messages
+        assert messages is not None
+        delays = messages.delays
+        assert delays is not None
+        assert (b.depth("q"), len(delays), delays.waiting) == (2, 2, 2)
+        b.pass_time(6)
+        assert client.bodies(receiver) == [*range(6), 4, 5]
+        for delivery, _ in client.received[receiver.name][6:]:
+            client.give(delivery, proton.Delivery.ACCEPTED)
+        b.pass_time(1)
+        assert (b.depth("q"), len(delays), delays.waiting) == (0, 0, 0)
+
+
 def test_a_strict_ring_refuses_while_its_oldest_is_with_a_consumer() -> None:
     with bench() as b:
         ring(b, policy_type="ring_strict")

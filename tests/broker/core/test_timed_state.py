@@ -8,6 +8,7 @@ import pytest
 
 from broker.core import limits, message
 from broker.core.commands import LARGE_SINCE, TIMES_SINCE, QueueAdd
+from broker.core.parts import PARTS_QUEUE, Manifest
 from broker.core.queues.times import CHUNK
 from broker.core.records import AVAILABLE, EXPIRES, HEADER_BYTES, BadBatch, Batch, BatchBuilder, Kind
 from broker.core.state import CannotApply, State
@@ -87,6 +88,56 @@ def test_times_for_a_queue_that_is_gone_do_nothing() -> None:
     assert builder
     assert not builder.only_dequeues
     assert times_of(applied(timed(), builder, 3)) == times_of(timed())
+
+
+@pytest.mark.parametrize("what", [EXPIRES, AVAILABLE])
+def test_times_of_messages_that_have_left_are_not_kept(what: int) -> None:
+    """Breaks when a consumer gives back what has left its queue meanwhile: nothing would ever remove the time that it gets."""
+    last = 3 * CHUNK
+    state, at = timed(last), (EXPIRES, AVAILABLE).index(what)
+    builder = BatchBuilder()
+    builder.dequeues_for(1).extend([1, *range(3, last - 1)])
+    applied(state, builder, 3)
+    builder = BatchBuilder()
+    builder.times(1, what, 1, array("Q", [5] * (last + 9)))  # nine of them have not come yet
+    builder.times(1, what, CHUNK, array("Q", [7]))
+    builder.dequeues_for(1).append(last)
+    applied(state, builder, 4)
+    assert times_of(state)[at] == {2: 5, last - 1: 5}
+    builder = BatchBuilder()
+    builder.dequeues_for(1).extend([2, last - 1])
+    applied(state, builder, 5)
+    builder = BatchBuilder()
+    builder.times(1, what, 2, array("Q", [9]))
+    applied(state, builder, 6)
+    messages = state.messages[1]
+    assert messages.next_due_ms is None
+    assert [len(each) for each in (messages.expiries, messages.delays) if each is not None] == [0, 0]
+
+
+def test_a_checkpoint_of_an_earlier_release_is_read_without_the_times_of_what_has_left() -> None:
+    state = timed(8)
+    builder = BatchBuilder()
+    builder.dequeues_for(1).extend(range(1, 7))
+    applied(state, builder, 3)
+    messages = state.messages[1]
+    messages.put_times(EXPIRES, 1, array("Q", [3] * 6))  # as an earlier release did
+    assert times_of(state) == (dict.fromkeys(range(1, 7), 3) | {7: 70}, {8: 8})
+    other = State()
+    for builder in state.snapshot():
+        other.apply(Batch.parse(builder.seal(1, 3, 0)), snapshot=True)
+    assert times_of(other) == ({7: 70}, {8: 8})
+
+
+def test_a_large_message_and_its_time_come_in_one_batch() -> None:
+    state, builder = timed(), BatchBuilder()
+    builder.enqueue_at(PARTS_QUEUE, 1, [b"part"])
+    applied(state, builder, 3)
+    builder = BatchBuilder()
+    builder.times(1, EXPIRES, 5, array("Q", [50]))
+    builder.large(1, 5, Manifest(4, ((1, 1),)).to_bytes())
+    applied(state, builder, 4)
+    assert times_of(state) == ({1: 10, 3: 30, 5: 50}, {4: 4})
 
 
 def test_a_member_of_an_older_version_stops_at_the_first_time() -> None:
