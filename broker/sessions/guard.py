@@ -5,14 +5,16 @@ asks its `Rights` for the lookups that it needs (`broker.core.acl.questions`). A
 key, or the node that it names, decides. `Guard.enforce` puts new rules in force; its caller then starts a new check of existing
 connections and links.
 
-Invariants: an action that is not allowed does not begin; a cached result comes from the rules in force, and the number of cached
-results is limited; a denial contains the lookup in the syntax of an ACL file, and nothing that the client has not sent itself.
+Invariants: an action that is not allowed does not begin; a cached result comes from the rules in force; the number of cached
+results and the length of their keys are limited; a denial contains the lookup in the syntax of an ACL file, and nothing that the
+client has not sent itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from broker.core import limits
 from broker.core.acl.questions import Lookup, Lookups, publish, shown
 from broker.core.acl.rules import MAX_KEPT, Acl, Decision
 from broker.core.sasl import NOBODY
@@ -108,15 +110,18 @@ class Rights:
 
     def denial_at(self, identity: str, lookups: Lookups) -> str:
         """`denial` for the lookups of each message: the result is determined and logged once for a user and the `identity` of a
-        node."""
+        node, or for each message if the identity is longer than limits.MAX_SUBJECT_CHARS: it contains the routing key."""
         if self.guard.acl is None:
             return ""
         kept, asked = self.guard.kept, (self.user, identity)
         found = kept.get(asked)
         if found is None:
+            found = self.denial(lookups)
+            if len(identity) > limits.MAX_SUBJECT_CHARS:
+                return found
             if len(kept) >= MAX_KEPT:
                 kept.clear()
-            found = kept[asked] = self.denial(lookups)
+            kept[asked] = found
         return found
 
     def decides_by_key(self, exchange: str) -> bool:

@@ -253,6 +253,24 @@ def test_each_message_to_a_node_that_it_names_itself_is_decided_and_each_node_as
         assert len(known) <= 5, "what is known of a node and a key is kept"
 
 
+def test_denials_of_long_subjects_and_long_addresses_take_no_memory() -> None:
+    """Breaks when a user without any right fills the memory of the primary with messages that are all rejected."""
+    with bench() as b:
+        enforce(b, "acl allow ann access exchange\nacl allow ann publish exchange name=amq.topic routingkey=a")
+        ann, eve = as_user(b, "ann"), as_user(b, "eve")
+        by_key, relay = ann.sender("amq.topic"), eve.sender(None)
+        for number in range(20):
+            ann.send(by_key, "x", subject=f"{number}" + "x" * 100_000)
+            eve.send(relay, "x", address=f"amq.topic/{number}" + "x" * 100_000)
+        ann.send(by_key, "x", subject="short")
+        eve.send(relay, "x", address="amq.topic/short")
+        assert statuses(ann, by_key) == statuses(eve, relay) == [REJECTED] * 21
+        acl = b.broker.guard.acl
+        assert acl is not None
+        assert [key for _, _, key in acl._published] == ["short"]
+        assert list(b.broker.guard.kept) == [("eve", "amq.topic/short")]
+
+
 # ---- management
 
 

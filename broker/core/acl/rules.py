@@ -4,7 +4,8 @@ Life of a decision: the rules of a user are those that name the user, a group of
 The first of them whose action, object and properties match the lookup decides; if none matches, the mode of the file decides. A
 user's rules for an action and object are selected once and cached.
 
-Invariants: an `Acl` never changes; equal lookups get equal answers; the cache is bounded.
+Invariants: an `Acl` never changes; equal lookups get equal answers; the caches are bounded in entries and in bytes: a decision
+about a routing key of more than limits.MAX_SUBJECT_CHARS is not cached, because a client chooses the key.
 
 Source: Qpid C++ broker book, "ACL Rule Matching". Pure.
 """
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
+from broker.core import limits
 from broker.core.acl.lookups import ALL, DEFAULT_EXCHANGE, GUARDED, LIMITED, LOOKUPS, UPPER
 from broker.core.exchange import Exchange
 
@@ -140,9 +142,12 @@ class Acl:
         asked = user, exchange, key
         found = self._published.get(asked)
         if found is None:
+            found = self.decide(user, "publish", "exchange", {"name": exchange, "routingkey": key})
+            if len(key) > limits.MAX_SUBJECT_CHARS:
+                return found
             if len(self._published) >= MAX_KEPT:
                 self._published.clear()
-            found = self._published[asked] = self.decide(user, "publish", "exchange", {"name": exchange, "routingkey": key})
+            self._published[asked] = found
         return found
 
     def decides_by_key(self, user: str, exchange: str) -> bool:

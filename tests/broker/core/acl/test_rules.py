@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.core import limits
 from broker.core.acl import rules
 from broker.core.acl.grammar import read
 from broker.core.acl.rules import Acl, Decision, Facts, substitute
@@ -183,6 +184,15 @@ def test_what_is_kept_of_decisions_is_bounded_and_changes_none(monkeypatch: pyte
     assert len(found._picked) <= 3
     assert len(found._by_key) <= 3
     assert len(found._published) <= 3
+
+
+def test_a_decision_about_a_long_key_is_not_kept() -> None:
+    """Breaks when a client that may send nothing fills the memory with the keys of its denials."""
+    found = acl("acl allow bob publish exchange name=x routingkey=a\n")
+    longest = "x" * limits.MAX_SUBJECT_CHARS
+    for key in (longest, longest + "x"):
+        assert [found.decide_publish("bob", "x", key).allowed for _ in range(2)] == [False, False]
+    assert list(found._published) == [("bob", "x", longest)]
 
 
 RULES = st.lists(
