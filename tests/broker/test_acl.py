@@ -253,6 +253,25 @@ def test_each_message_to_a_node_that_it_names_itself_is_decided_and_each_node_as
         assert len(known) <= 5, "what is known of a node and a key is kept"
 
 
+def test_a_long_subject_passes_no_rule_that_denies_a_key() -> None:
+    with bench() as b:
+        b.queue("spy")
+        enforce(b, "acl deny eve publish exchange routingkey=secret.#\nacl allow all all")
+        for exchange, key in (("amq.topic", "#"), ("amq.fanout", "")):
+            binding = {"exchange": exchange, "queue": "spy", "key": key}
+            assert as_user(b, "boss").request("CREATE", "binding", "", binding)[0] == 201
+        eve, ann = as_user(b, "eve"), as_user(b, "ann")
+        for exchange in ("amq.topic", "amq.fanout"):
+            sender = eve.sender(exchange)
+            eve.send(sender, "x", subject="secret.x")
+            eve.send(sender, "x", subject="secret." + "x" * 1100)
+            assert statuses(eve, sender) == [REJECTED, REJECTED]
+        assert b.depth("spy") == 0
+        sender = ann.sender("amq.topic")
+        ann.send(sender, "x", subject="secret." + "x" * 1100)
+        assert (statuses(ann, sender), b.depth("spy")) == ([ACCEPTED], 1)
+
+
 def test_denials_of_long_subjects_and_long_addresses_take_no_memory() -> None:
     """Breaks when a user without any right fills the memory of the primary with messages that are all rejected."""
     with bench() as b:
@@ -375,6 +394,22 @@ def test_a_limit_in_a_rule_is_about_the_limit_that_the_queue_would_have() -> Non
         ):
             assert ann.request("CREATE", "queue", f"q{number}", {"arguments": arguments})[0] == status, arguments
         assert as_user(b, "bob").request("CREATE", "queue", "q")[0] == 201
+
+
+def test_another_name_of_a_limit_policy_passes_no_rule() -> None:
+    with bench() as b:
+        enforce(
+            b, "acl deny ann create queue policytype=ring_strict\nacl deny bob create queue policytype=none\nacl allow all all"
+        )
+        ann, bob = as_user(b, "ann"), as_user(b, "bob")
+        for name, statuses_of_both in (("ring_strict", (403, 201)), ("ring-strict", (403, 201)), ("none", (201, 403))):
+            body = {"arguments": {"qpid.policy_type": name}}
+            found = tuple(
+                user.request("CREATE", "queue", f"{user_name}-{name}", body)[0]
+                for user_name, user in (("ann", ann), ("bob", bob))
+            )
+            assert found == statuses_of_both, name
+        assert bob.request("CREATE", "queue", "plain")[0] == 403, "a queue without a policy rejects too"
 
 
 # ---- quotas

@@ -5,7 +5,8 @@ The first of them whose action, object and properties match the lookup decides; 
 user's rules for an action and object are selected once and cached.
 
 Invariants: an `Acl` never changes; equal lookups get equal answers; the caches are bounded in entries and in bytes: a decision
-about a routing key of more than limits.MAX_SUBJECT_CHARS is not cached, because a client chooses the key.
+about a routing key of more than limits.MAX_SUBJECT_CHARS is not cached, because a client chooses the key. No rule that denies is
+passed by a fact that cannot be compared, or by another name of the same thing.
 
 Source: Qpid C++ broker book, "ACL Rule Matching". Pure.
 """
@@ -20,6 +21,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from broker.core import limits
 from broker.core.acl.lookups import ALL, DEFAULT_EXCHANGE, GUARDED, LIMITED, LOOKUPS, UPPER
 from broker.core.exchange import Exchange
+from broker.core.queues import arguments as queue_arguments
 
 Address = IPv4Address | IPv6Address
 Facts = Mapping[str, str | int]
@@ -73,7 +75,7 @@ class Rule:
                 if fact is None:
                     return None
                 within &= int(fact) <= int(wanted) if name in UPPER else int(fact) >= int(wanted)
-            elif name not in facts or not _matches(name, wanted, str(facts[name]), user):
+            elif name not in facts or not _matches(name, wanted, str(facts[name]), user, denies=not self.allows):
                 return None
         return Decision(self.allows and within, self.logs, self.line)
 
@@ -164,7 +166,7 @@ class Acl:
     def _hangs_on_key(self, user: str, exchange: str) -> bool:
         for rule in self._rules_for(user, "publish", "exchange"):
             named = dict(rule.properties)
-            if "name" in named and not _matches("name", named["name"], exchange, user):
+            if "name" in named and not _matches("name", named["name"], exchange, user, denies=not rule.allows):
                 continue
             return named.get("routingkey", "#") != "#"
         return False
@@ -202,16 +204,24 @@ def substitute(text: str, user: str) -> str:
     return _SUBSTITUTED.sub(lambda found: values[found[1]].replace(".", "_").replace("@", "_"), text)
 
 
-def _matches(name: str, wanted: str, fact: str, user: str) -> bool:
+def _matches(name: str, wanted: str, fact: str, user: str, *, denies: bool) -> bool:
+    """Whether a property of a rule matches this fact. `denies`: the rule does not allow."""
     wanted = substitute(wanted, user)
     if name == "routingkey":
-        return _fits_topic(wanted, fact)
+        return _fits_topic(wanted, fact) or (denies and len(fact) > limits.MAX_SUBJECT_CHARS)
     if name == "name" and wanted == DEFAULT_EXCHANGE and not fact:
         return True
+    if name == "policytype":
+        return any(_fits_text(wanted, each) for each in queue_arguments.policy_names(fact))
+    return _fits_text(wanted, fact)
+
+
+def _fits_text(wanted: str, fact: str) -> bool:
     return fact.startswith(wanted[:-1]) if wanted.endswith("*") else fact == wanted
 
 
 def _fits_topic(pattern: str, key: str) -> bool:
+    """As a topic exchange matches: a key of more than limits.MAX_SUBJECT_CHARS is not compared, and fits only "#"."""
     topic: Exchange[str] = Exchange("", "topic")
     topic.bind("", pattern, {})
     return bool(topic.route(key, dict))

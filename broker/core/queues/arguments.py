@@ -196,6 +196,12 @@ def policy_of(arguments: Mapping[str, Any]) -> str:
     return _POLICIES[arguments.get(POLICY, "none")]
 
 
+def policy_names(name: str) -> tuple[str, ...]:
+    """All names of the limit policy that has this name; this name alone if there is no such policy."""
+    meant = _POLICIES.get(name)
+    return tuple(each for each, policy in _POLICIES.items() if policy == meant) or (name,)
+
+
 def consumer_ms_of(arguments: Mapping[str, Any]) -> int:
     """For how long a consumer may keep a message without an outcome, in ms; 0: the broker's setting applies."""
     return next((int(arguments[name]) for name in CONSUMER_MS if name in arguments), 0)

@@ -84,6 +84,46 @@ def test_a_routing_key_is_matched_as_a_topic_exchange_would(key: str, fits: bool
     assert found.decide_publish("uHash1@COMPANY", "X", key) is decision
 
 
+def test_a_key_that_is_too_long_to_be_compared_matches_every_rule_that_denies_and_none_that_allows() -> None:
+    """Breaks when a long subject, which fanout exchanges and bindings with # deliver, passes a rule that denies its prefix."""
+    found = acl(
+        "acl allow bob publish exchange name=X routingkey=secret.bob.#\n"
+        "acl deny-log bob publish exchange name=X routingkey=secret.#\n"
+        "acl allow bob publish exchange name=Y routingkey=#\n"
+        "acl deny bob publish exchange name=Y routingkey=secret.#\n"
+        "acl deny bob bind exchange routingkey=secret.*\n"
+        "acl allow all all\n"
+    )
+    longest = "secret." + "x" * (limits.MAX_SUBJECT_CHARS - 7)
+    assert found.decide_publish("bob", "X", longest) == Decision(allowed=False, logged=True, line=2)
+    for key in (longest + "x", "secret.bob." + longest, "y" * 2000):
+        assert found.decide_publish("bob", "X", key) == Decision(allowed=False, logged=True, line=2)
+        assert found.decide_publish("bob", "Y", key) == Decision(allowed=True, line=3)
+        assert found.decide_publish("bob", "Z", key) == Decision(allowed=True, line=6)
+        assert not allowed(found, "bob", "bind", "exchange", name="X", routingkey=key, queuename="q")
+    assert found.decide_publish("bob", "X", "y" * limits.MAX_SUBJECT_CHARS) == Decision(allowed=True, line=6)
+
+
+@pytest.mark.parametrize("permission", ["allow", "deny"])
+@pytest.mark.parametrize(
+    "value, matching",
+    [
+        ("none", {"none", "reject"}),
+        ("reject", {"none", "reject"}),
+        ("ring_strict", {"ring_strict", "ring-strict"}),
+        ("ring-*", {"ring_strict", "ring-strict"}),
+        ("ring*", {"ring", "ring_strict", "ring-strict"}),
+        ("ring", {"ring"}),
+        ("other", {"other"}),
+    ],
+)
+def test_a_rule_about_a_limit_policy_matches_it_by_all_of_its_names(permission: str, value: str, matching: set[str]) -> None:
+    """Breaks when a client passes a rule by another name of the same policy."""
+    found = acl(f"acl {permission} bob create queue policytype={value}\n")
+    names = ("none", "reject", "ring", "ring_strict", "ring-strict", "other")
+    assert {name for name in names if found.decide("bob", "create", "queue", {"policytype": name}).line == 1} == matching
+
+
 def test_the_exchange_without_a_name_is_named_amq_default() -> None:
     found = acl("acl allow bob publish exchange name=amq.default routingkey=work\n")
     assert found.decide_publish("bob", "", "work").allowed
@@ -195,6 +235,7 @@ def test_a_decision_about_a_long_key_is_not_kept() -> None:
     assert list(found._published) == [("bob", "x", longest)]
 
 
+LONG = "a." * limits.MAX_SUBJECT_CHARS
 RULES = st.lists(
     st.builds(
         lambda permission, user, what, name, key: f"acl {permission} {user} {what}{name}{key}",
@@ -213,6 +254,6 @@ RULES = st.lists(
 def test_where_the_key_does_not_decide_every_key_gets_the_same_answer(lines: list[str], mode: bool, exchange: str) -> None:
     """Breaks when a link is decided once and for all though a message on it would have been denied, or allowed."""
     found = acl("\n".join([*lines, "acl allow all all" if mode else "acl deny all all"]))
-    answers = {found.decide_publish("bob", exchange, key) for key in ("", "a", "a.b", "b.a", "bob", "#")}
+    answers = {found.decide_publish("bob", exchange, key) for key in ("", "a", "a.b", "b.a", "bob", "#", LONG)}
     if not found.decides_by_key("bob", exchange):
         assert len(answers) == 1

@@ -8,7 +8,17 @@ import pytest
 
 from broker.core import duplicates
 from broker.core.queues import arguments
-from broker.core.queues.arguments import Flow, Unknown, consumer_ms_of, fault_of, flow_of, in_force, policy_of, version_of
+from broker.core.queues.arguments import (
+    Flow,
+    Unknown,
+    consumer_ms_of,
+    fault_of,
+    flow_of,
+    in_force,
+    policy_names,
+    policy_of,
+    version_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -113,3 +123,10 @@ def test_none_asks_for_no_policy_in_particular_and_gets_the_default() -> None:
         *(arguments.RING_STRICT, arguments.RING_STRICT),
     ]
     assert policy_of({}) == arguments.REJECT
+
+
+def test_a_policy_is_known_by_all_of_its_names() -> None:
+    assert policy_names("none") == policy_names("reject") == ("none", "reject")
+    assert policy_names("ring-strict") == policy_names("ring_strict") == ("ring_strict", "ring-strict")
+    assert policy_names("ring") == ("ring",)
+    assert policy_names("other") == ("other",)
