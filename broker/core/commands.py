@@ -631,5 +631,21 @@ def numbered(command: Numbered, number: int) -> Numbered:
     return made
 
 
+def unstorable(value: Any) -> str:
+    """Why a command cannot hold this value of a request, because JSON has no such type, as a text for the user; "" if it can."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return ""
+        case dict():
+            odd = [key for key in value if not isinstance(key, str)]
+            if odd:
+                return f"{odd[0]!r:.80} is the name of an entry of a map, but not a text"
+            return next(filter(None, map(unstorable, value.values())), "")
+        case list():
+            return next(filter(None, map(unstorable, value)), "")
+        case _:
+            return f"{value!r:.80} is binary or a uuid, which no definition can hold"
+
+
 def _to_json(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()

@@ -5,7 +5,7 @@ Life of a request: `plan_*` reads the registry (`broker.core.nodes`) as it is in
 proposes the command; the registry follows when it is committed.
 
 Invariants: nothing in a user's request is ignored: what this broker does not support is refused; a command that needs a machine
-version is planned only if the log has it.
+version is planned only if the log has it; every planned command has a text.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from broker.core.commands import (
     QueueDel,
     QueueDelIfEmpty,
     Unbind,
+    unstorable,
 )
 from broker.core.dynamic import LifetimePolicy
 from broker.core.exchange import fault_of
@@ -317,6 +318,8 @@ def plan_policy(nodes: Nodes, kind: str, pattern: str, body: Mapping[str, Any], 
     if "replicate" in attributes:
         _level_of(nodes, attributes["replicate"])
     needs = _needs_of_policy(nodes, what, kind, attributes)
+    for attribute, value in attributes.items():
+        _check_storable(f"{what}: {attribute!r}", value)
     has = nodes.version_of(log)
     if needs > has:
         text = f"needs machine version {needs}, and the cluster has version {has} until every broker is upgraded"
@@ -360,6 +363,8 @@ def plan_binding(nodes: Nodes, exchange: str, queue: str, key: str, arguments: d
     fault = fault_of(found.definition.kind, key, arguments)
     if fault:
         raise Refused(400, f"queue {queue!r} cannot be bound to exchange {exchange!r}: {fault}")
+    for name, value in arguments.items():
+        _check_storable(f"binding of queue {queue!r}: argument {name!r}", {name: value})
     return _binding_log(nodes, found, bound), binding_of(nodes, found, bound.uuid, key, arguments)
 
 
@@ -492,11 +497,18 @@ def _version_of(arguments: dict[str, Any]) -> int:
 
 def _check_known(what: str, arguments: dict[str, Any], known: frozenset[str]) -> None:
     """Arguments with an effect begin with `qpid.` or `x-`; all others are notes of the user who created the object."""
-    for key in arguments:
+    for key, value in arguments.items():
         if not isinstance(key, str):
             raise Refused(400, f"{what}: the names of arguments must be texts, and {key!r} is not one")
+        _check_storable(f"{what}: argument {key!r}", value)
         if key.startswith(("qpid.", "x-")) and key not in known:
             raise Refused(501, f"{what}: this broker does not have {key!r} (it knows {', '.join(sorted(known))})")
+
+
+def _check_storable(what: str, value: Any) -> None:
+    fault = unstorable(value)
+    if fault:
+        raise Refused(400, f"{what}: {fault}")
 
 
 def _check_arguments(name: str, arguments: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import proton
 import pytest
@@ -471,6 +472,26 @@ def test_a_user_s_queues_are_counted_by_their_owner_wherever_they_were_made() ->
         assert ann.request("CREATE", "queue", "one")[0] == 201
         owners = {name: node.definition.owner for name, node in b.broker.nodes.queues.items()}
         assert owners == {"before": "", "one": "ann", "two": "ann", "three": "ann"}
+
+
+def test_a_request_with_an_argument_that_cannot_be_stored_takes_nothing_of_the_quota() -> None:
+    """Breaks when a request that is answered with 400 counts as a queue until the end of the term."""
+    with bench() as b:
+        enforce(b, "quota queues 1 ann\nacl allow all all")
+        ann = as_user(b, "ann")
+        values = (b"x", UUID(int=7), {1: 2, "a": 3})
+        for value in values:
+            for kind in ("queue", "exchange"):
+                assert ann.request("CREATE", kind, "bad", {"arguments": {"note": value}})[0] == 400
+        assert ann.request("CREATE", "queue", "mine")[0] == 201
+        for value in values:
+            for operation, kind, name, body in (
+                ("UPDATE", "queue", "mine", {}),
+                ("CREATE", "binding", "", {"exchange": "amq.match", "queue": "mine"}),
+            ):
+                assert ann.request(operation, kind, name, body | {"arguments": {"note": value}})[0] == 400
+        assert ann.request("CREATE", "queue", "more")[:2] == (403, "ann has 1 queues, and may have 1 (`quota queues` of the ACL)")
+        assert not b.broker.administration._under_way, "nothing waits for an answer"
 
 
 def test_queues_that_are_proposed_at_once_count_though_none_of_them_is_there_yet() -> None:

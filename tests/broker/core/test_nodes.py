@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core import limits
-from broker.core.commands import Bind, Command, ExchangeAdd, QueueAdd, QueueDel, StoreAdd
+from broker.core.commands import Bind, Command, ExchangeAdd, QueueAdd, QueueDel, StoreAdd, decode
 from broker.core.definitions import ExchangeGone, QueueMade, Unbound
 from broker.core.nodes import BUILT_IN, CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode, Refused
 from broker.core.planning import (
@@ -17,6 +19,7 @@ from broker.core.planning import (
     plan_binding,
     plan_exchange,
     plan_exchange_removal,
+    plan_policy,
     plan_queue,
     plan_queue_removal,
     plan_unbinding,
@@ -361,6 +364,48 @@ def test_a_queue_that_cannot_be_is_refused_with_a_reason(name: str, attributes: 
     found, text = refusal(plan_queue, two.nodes, name, "u", attributes)
     assert found == status
     assert word in text
+
+
+UNSTORABLE: list[tuple[Any, str]] = [
+    (b"x", "b'x' is binary or a uuid"),
+    (UUID(int=7), "UUID('00000000-0000-0000-0000-000000000007') is binary or a uuid"),
+    ([1, [b"a"]], "b'a' is binary or a uuid"),
+    ({"a": {"b": b"c"}}, "b'c' is binary or a uuid"),
+    ({1: 2, "a": 3}, "1 is the name of an entry of a map, but not a text"),
+    ([{"a": {b"b": 1}}], "b'b' is the name of an entry of a map, but not a text"),
+]
+
+
+@pytest.mark.parametrize("value, word", UNSTORABLE)
+def test_an_argument_that_no_log_can_hold_is_refused_and_named(value: Any, word: str) -> None:
+    """Breaks when a request is found to be impossible only after it was planned, and counted."""
+    two = Two()
+    two.apply(CLUSTER, {"op": "machine-version", "needs": 7}, queue("q"))
+    nodes, asked = two.nodes, {"arguments": {"fine": 1, "note": value}}
+    for call, wish in (
+        (plan_queue, ("new", "u", asked)),
+        (plan_exchange, ("new", "u", asked)),
+        (plan_binding, ("amq.match", "q", "k", asked["arguments"])),
+        (plan_alteration, ("queue", "q", asked)),
+        (partial(plan_policy, there=False), ("queue", "new", asked)),
+        (partial(plan_policy, there=False), ("topic", "new", asked)),
+    ):
+        status, text = refusal(call, nodes, *wish)
+        assert (status, "'note'" in text, word in text) == (400, True, True), text
+    for kind in ("queue", "topic"):
+        status, text = refusal(plan_policy, nodes, kind, "new", {"durable": value}, there=False)
+        assert (status, "'durable'" in text, word in text) == (400, True, True), text
+    assert "7 is" in refusal(plan_binding, nodes, "amq.match", "q", "k", {7: "x"})[1]
+
+
+def test_arguments_of_all_types_that_a_log_can_hold_are_read_back_as_they_were_asked_for() -> None:
+    values = [None, True, 1, -(2**63), 2**64 - 1, 1.5, "text\0", [1, ["a"]], {"a": {"b": [None]}}]
+    arguments = {f"note {number}": value for number, value in enumerate(values)}
+    nodes = nodes_of(None, State())
+    _, made = plan_queue(nodes, "q", "u", {"arguments": arguments})
+    again = decode(made.text)
+    assert isinstance(again, QueueAdd)
+    assert again.arguments == arguments
 
 
 def test_an_exchange_that_cannot_be_is_refused_with_a_reason() -> None:
