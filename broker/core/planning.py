@@ -426,6 +426,10 @@ def plan_exchange_removal(nodes: Nodes, name: str) -> tuple[str, Command]:
     user = next((queue.name for queue in nodes.queues.values() if queue.definition.alternate == name), None)
     if user is not None:
         raise Refused(409, f"exchange {name!r} is the alternate exchange of queue {user!r}; delete that first")
+    others = (other.name for other in nodes.exchanges.values() if other is not node and other.definition.alternate == name)
+    user = next(others, None)
+    if user is not None:
+        raise Refused(409, f"exchange {name!r} is the alternate exchange of exchange {user!r}; delete or update that first")
     policy = next((each for each in nodes.policies() if each.attributes.get("alternateExchange") == name), None)
     if policy is not None:
         text = f"the alternate exchange of the {policy.kind} policy {policy.pattern!r}; delete or update that first"

@@ -471,6 +471,34 @@ def test_deleting_asks_for_what_is_there_and_may_ask_that_nobody_needs_it() -> N
     assert nodes.follow(CLUSTER, ExchangeGone(ExchangeAdd(uuid="x-y", name="y", kind="direct", level="all"), (binding,))) is None
 
 
+def test_an_exchange_that_another_one_sends_to_is_deleted_after_that_one() -> None:
+    """Breaks when messages that an exchange cannot route are accepted and lost, because its alternate exchange was deleted."""
+    two = Two()
+    own = exchange("own", alternate="own")  # an older release may have made it
+    two.apply(CLUSTER, {"op": "machine-version", "needs": 6}, exchange("alt"), exchange("main", alternate="alt"), own)
+    two.apply(LOCAL, exchange("mine", level="none", alternate="alt"))
+    nodes = two.nodes
+    for user in ("main", "mine"):
+        text = f"exchange 'alt' is the alternate exchange of exchange {user!r}; delete or update that first"
+        assert refusal(plan_exchange_removal, nodes, "alt") == (409, text)
+        if user == "main":
+            two.plan(plan_alteration(nodes, "exchange", user, {"alternateExchange": ""}))
+        else:
+            two.plan(plan_exchange_removal(nodes, user))
+    for name in ("alt", "own"):
+        assert two.plan(plan_exchange_removal(nodes, name)) == CLUSTER
+    assert "main" in nodes.exchanges
+
+
+def test_a_log_in_which_an_alternate_exchange_was_deleted_is_read_as_it_was_written() -> None:
+    """Breaks when a store of an earlier release is refused, or is read as something else."""
+    two = Two()
+    two.apply(CLUSTER, exchange("alt"), exchange("main", alternate="alt"))
+    two.apply(CLUSTER, delete("exchange", "x-alt"))
+    assert "alt" not in two.nodes.exchanges
+    assert two.nodes.exchanges["main"].definition.alternate == "alt"
+
+
 # ---- what the local log owes
 
 
