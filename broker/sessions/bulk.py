@@ -68,6 +68,9 @@ class Place(Protocol):
     def parts_of(self, manifest: Manifest) -> Parts:
         """The parts of a large message, to be read."""
 
+    def lacks_parts(self, sequence: int) -> bool:
+        """Whether this large message is on the queue and some of its parts are missing."""
+
 
 class Result(NamedTuple):
     """The result of an operation: how many messages were `taken`, and how many matching ones were left. `next`: where the next
@@ -282,7 +285,7 @@ class Operation:
         self._reads_head = False
         if parts is not None:
             self._head = sequence, parts[0]
-        elif why_not:
+        elif why_not or self._place.lacks_parts(sequence):
             self._place.unreadable.add(sequence)
         self._later()
 
@@ -411,7 +414,8 @@ class Operation:
             put.ids.add(known)
 
     def _put_large(self, messages: Messages, sequence: int, manifest: Manifest, head: bytes, queues: list[QueueNode]) -> None:
-        """Put a large message on these queues: they refer to the same parts."""
+        """Put a large message on these queues: they refer to the same parts. If none of them keeps it, the parts go with the last
+        queue that has the message."""
         ledger, says = self._place.ledger, self._times_of(messages, sequence)
         lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
         self._take(messages, [sequence])

@@ -49,6 +49,9 @@ class Origin(Protocol):
     def parts_of(self, manifest: Manifest) -> Parts:
         """The parts of a large message, to be read."""
 
+    def lacks_parts(self, sequence: int) -> bool:
+        """Whether this large message is on the queue and some of its parts are missing."""
+
     def give_back(self, sequences: list[int]) -> None:
         """These are available again."""
 
@@ -231,7 +234,7 @@ class DeadLetters:
         self._heads.pop(sequence, None)
         if parts is not None and sequence in self.waiting:
             self._heads[sequence] = parts[0]
-        elif why_not:
+        elif why_not or (parts is None and self._origin.lacks_parts(sequence)):
             self._origin.unreadable.add(sequence)
         self._origin.dispatch_soon()
 
@@ -255,5 +258,6 @@ class DeadLetters:
         with ledger.one_batch(0):
             if queues:
                 ledger.put_large(zip(queues, lanes, strict=True), manifest, head)
+            # If no queue keeps it, the parts go with its last holder: the dequeue lets them go here, and others may have it.
             ledger.dequeue(messages.number, (sequence,))
         return bool(queues)

@@ -330,10 +330,13 @@ class Ledger:
         held: tuple[int, Sequence[int]] | None = None,
         says: Said = lifetimes.NOTHING,
         times: tuple[int, int] | None = None,
-    ) -> None:
+    ) -> bool:
         """Put the manifest of a complete large message on these queues, each given with the message's lane. `head` is its
         beginning, with all sections before the body. `held`: the number of its origin and its sequence there, for the same batch.
         `says`: its own statements about expiry and delay. `times`: these times instead, whatever it says.
+
+        Returns whether any of these queues keeps it. If none does, its parts are left alone, because other queues may refer to
+        them.
         """
         encoded = manifest.to_bytes()
         if held is not None:
@@ -355,9 +358,8 @@ class Ledger:
             node.proposed_seqs[lane] += 1
             node.proposed += 1
             node.proposed_bytes += manifest.nbytes
-        if not stays:
-            self.drop_parts(manifest.ranges)
         self._arm()
+        return stays
 
     def drop_parts(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Remove parts (first sequence, count) that no message refers to."""

@@ -156,7 +156,8 @@ class Uploading:
                 ledger.drop_parts(runs_of(sequences))
                 continue
             held, manifest = self._held(delivery_id, ledger), Manifest(self._nbytes, tuple(runs_of(sequences)))
-            ledger.put_large(found, manifest, self._head, held=held, says=self._says, times=self._times)
+            if not ledger.put_large(found, manifest, self._head, held=held, says=self._says, times=self._times):
+                ledger.drop_parts(manifest.ranges)
             ledger.when_committed(lambda ledger=ledger: committed(ledger))  # type: ignore[misc]
 
     def _held(self, delivery_id: int, ledger: Ledger) -> tuple[int, Sequence[int]] | None:

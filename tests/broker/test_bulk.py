@@ -201,6 +201,45 @@ def test_large_messages_are_moved_with_their_parts_and_purged_with_them() -> Non
         assert b.broker.ledgers[LOCAL].live_bytes() == 0
 
 
+def two_queues_of_a_large_message(b: Bench) -> Client:
+    """It is on q and on second."""
+    client = b.client({"qpid.ha-admin": True})
+    for queue in ("q", "second"):
+        b.queue(queue)
+        assert client.request("CREATE", "binding", "", {"exchange": "amq.topic", "queue": queue, "key": "k"})[0] == 201
+    client.send(client.sender("amq.topic"), b"x" * LARGE, subject="k", priority=1)
+    return client
+
+
+@pytest.mark.parametrize("operation", ["MOVE", "REROUTE"])
+def test_a_large_message_that_goes_to_a_ring_which_does_not_keep_it_stays_whole_on_another_queue(operation: str) -> None:
+    with bench(part_bytes=16 * 1024) as b:
+        client = two_queues_of_a_large_message(b)
+        b.queue("ring", arguments={"qpid.policy_type": "ring", "qpid.max_count": 2, "qpid.priorities": 10})
+        assert client.request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": "ring", "key": ""})[0] == 201
+        client.send(client.sender("ring"), "higher", "higher", priority=9)
+        to = {"to": "ring"} if operation == "MOVE" else {"exchange": "amq.fanout"}
+        assert client.request(operation, "queue", "q", to)[2] == {"count": 1, "left": 0}
+        assert (b.depth("q"), bodies(b, "ring")) == (0, ["higher", "higher"])
+        assert [len(each) for each in bodies(b, "second")] == [LARGE]
+        for queue in ("second", "ring"):
+            assert client.request("PURGE", "queue", queue)[0] == 200
+        assert b.broker.ledgers[LOCAL].live_bytes() == 0
+
+
+def test_a_large_message_whose_parts_are_gone_is_left_and_the_messages_behind_it_are_moved() -> None:
+    """Earlier releases could write a log that removes the parts of a message which is still on a queue."""
+    with bench(part_bytes=16 * 1024) as b:
+        client = two_queues_of_a_large_message(b)
+        b.queue("other")
+        fill(client, "second", 1, 2)
+        (manifest,) = b.broker.nodes.queues["second"].messages.large.values()  # type: ignore[union-attr]
+        b.broker.lead.drop_parts(manifest.ranges)
+        b.pass_time(0.1, 0.02)
+        assert client.request("MOVE", "queue", "second", {"to": "other"})[2] == {"count": 2, "left": 1}
+        assert bodies(b, "other") == [1, 2]
+
+
 @pytest.mark.parametrize("log", ["all", "none"])
 def test_a_term_that_ends_leaves_each_message_in_one_place_and_answers_nobody(log: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BULK_LOOKS", 2)

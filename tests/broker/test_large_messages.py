@@ -498,6 +498,55 @@ def test_a_rejected_large_message_goes_on_with_the_same_parts() -> None:
         assert parts_of(b) == 0
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"qpid.policy_type": "ring", "qpid.max_size": len(LARGE) // 2},
+        {"qpid.policy_type": "ring", "qpid.max_count": 1, "qpid.priorities": 10},
+    ],
+    ids=["smaller than it", "full of higher priorities"],
+)
+def test_a_rejected_large_message_that_its_ring_does_not_keep_stays_whole_on_another_queue(arguments: dict[str, Any]) -> None:
+    with bench(part_bytes=PART) as b:
+        alternate(b, arguments=arguments)
+        b.queue("other")
+        client = b.client({"qpid.ha-admin": True})
+        for queue in ("q", "other"):
+            body = {"exchange": "amq.topic", "queue": queue, "key": "k"}
+            assert client.request("CREATE", "binding", "", body)[0] == 201
+        client.send(client.sender("dead"), b"before", priority=9)
+        client.send(client.sender("amq.topic"), LARGE, subject="k", priority=1)
+        n_parts = parts_of(b)
+        client.auto_accept = False
+        receiver = client.receiver("q")
+        ((delivery, _),) = client.received[receiver.name]
+        client.give(delivery, proton.Delivery.REJECTED)
+        b.pass_time(0.1, 0.02)
+        assert (b.depth("q"), b.depth("dead"), b.depth("other")) == (0, 1, 1)
+        assert parts_of(b) == n_parts, "the other queue has it still"
+        client.auto_accept = True
+        assert client.bodies(client.receiver("other")) == [LARGE]
+        b.pass_time(0.1, 0.02)
+        assert (b.depth("other"), parts_of(b)) == (0, 0)
+
+
+def test_a_rejected_large_message_whose_parts_are_gone_stays_and_the_next_one_leaves() -> None:
+    """Earlier releases could write a log that removes the parts of a message which is still on a queue."""
+    with bench(part_bytes=PART) as b:
+        alternate(b)
+        client = b.client()
+        client.auto_accept = False
+        client.send(client.sender("q"), LARGE, b"two")
+        receiver = client.receiver("q")
+        (manifest,) = b.broker.nodes.queues["q"].messages.large.values()  # type: ignore[union-attr]
+        ledger(b).drop_parts(manifest.ranges)
+        b.pass_time(0.1, 0.02)
+        for delivery, _ in client.received[receiver.name]:
+            client.give(delivery, proton.Delivery.REJECTED)
+        b.pass_time(0.1, 0.02)
+        assert (b.depth("q"), b.depth("dead")) == (1, 1)
+
+
 def test_a_rejected_large_message_without_an_alternate_exchange_is_gone() -> None:
     with bench(part_bytes=PART) as b:
         b.queue("q")

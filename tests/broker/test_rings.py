@@ -147,6 +147,18 @@ def test_a_ring_of_large_messages_lets_their_parts_go() -> None:
         assert 3 * size < state.live_bytes < 3 * size + limits.PART_BYTES
 
 
+def test_a_large_message_that_a_ring_does_not_keep_leaves_no_parts() -> None:
+    with bench() as b:
+        ring(b, priorities=10)
+        client = b.client()
+        producer = client.sender("q")
+        client.send(producer, "a", "b", "c", priority=9)
+        client.send(producer, "d" * (limits.LARGE_PARTS + 1) * limits.PART_BYTES, priority=1)
+        assert statuses(client, producer) == [ACCEPTED] * 4
+        assert left(b) == ["a", "b", "c"]
+        assert b.broker.lead.state.parts.order.depth == 0
+
+
 def test_a_new_primary_has_the_same_ring_and_goes_on_with_it() -> None:
     with bench(clustered=True) as b, bench(clustered=True, state="ready") as other:
         b.upgraded()
