@@ -3,8 +3,8 @@
 Life of a subscription: a client attaches a receiving link to a queue. While the link has credit, the queue's `dispatch` gives it
 messages in order. An acquired message is removed when its dequeue is committed. It returns to its old place when it is released,
 or when the link or the term ends. If the connection is lost, and the queue limits or delays failed deliveries, this delivery
-counts as failed (docs/adr/0060). Deliveries to a drain or a route do not count, because these only move messages. A browsing
-subscription does not acquire messages.
+counts as failed (docs/adr/0060). Deliveries to a drain or a route do not count, and have no deadline, because these only move
+messages. A browsing subscription does not acquire messages.
 
 Invariants: `accepted` is confirmed only when the dequeue is committed; the number of unsettled messages of a link is limited by
 the client's credit and by `limits.MAX_UNSETTLED_PER_LINK`; while a large message is being sent, its link sends no other message.
@@ -117,9 +117,9 @@ class Subscription(LinkEnd):
         """When an outcome has come last, or the first message went out that has none."""
         self._large: LargeDelivery | None = None
         """The large message that is going out: nothing else does until it has gone."""
-        limit_s = 0.0 if browse or self.presettled else queue.consumer_s
+        limit_s = 0.0 if browse or self.presettled or link.tags_sequences else queue.consumer_s
         self.overdue = Overdue(self, queue.schedule, limit_s) if limit_s else None
-        """When its unsettled messages return to the queue; None: never."""
+        """When its unsettled messages return to the queue; None: never, as for a drain or a route, whose target may have them."""
 
     @property
     def node(self) -> QueueNode:

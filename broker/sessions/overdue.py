@@ -8,7 +8,7 @@ outcome of the consumer is too late and changes nothing.
 Time is the reactor's, only on the serving broker; a failure is an ordinary COUNT record (docs/adr/0020).
 
 Invariants: nothing is taken back before its time limit, and nothing stays longer than a sixteenth of it more; a link has at most
-17 deadlines; messages in a transaction are not taken back.
+17 deadlines; messages in a transaction are not taken back, and neither are those of drains and routes, which have no deadlines.
 """
 
 from __future__ import annotations

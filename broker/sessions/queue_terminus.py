@@ -235,8 +235,9 @@ class QueueTerminus:
         if len(self.subscriptions) >= limits.MAX_CONSUMERS_PER_QUEUE:
             text = f"queue {node.name!r} has {limits.MAX_CONSUMERS_PER_QUEUE} subscriptions, its limit"
             raise Condition("amqp:resource-limit-exceeded", text)
+        link.tags_sequences = drains or tags
         subscription = Subscription(attach.session, link, self, needs, browse=browse, selector=selector)
-        subscription.drains, link.tags_sequences = drains, drains or tags
+        subscription.drains = drains
         if selector is not None:
             if self.selections is None:
                 self.selections = Selections(self, self._queues.searches)

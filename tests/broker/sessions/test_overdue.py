@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import proton
@@ -11,6 +12,7 @@ from broker.core import limits
 from tests.broker.clients import ADMIN, Bench, Client, bench, condition
 from tests.broker.sessions.test_slow import holder
 from tests.broker.sessions.test_transactions import Transactor
+from tests.broker.test_departure import leave, source
 
 RELEASED = proton.Delivery.RELEASED
 LATE_S = 11.0
@@ -87,6 +89,38 @@ def test_who_holds_nothing_up_is_not_late(options: dict[str, bool]) -> None:
         client, link = holder(b, **options)
         b.pass_time(2 * LATE_S)
         assert (client.bodies(link), overdue(b)) == (["a", "b"], 0)
+
+
+def drain(b: Bench) -> tuple[Client, str]:
+    """The client of a drain, and its source."""
+    leave(b)
+    b.pass_time(1)
+    return b.client(ADMIN), source(b)
+
+
+def route(b: Bench) -> tuple[Client, str]:
+    """The client of a route from the queue, and its source."""
+    client = b.client(ADMIN)
+    status, text, found = client.request("FIND", "sequence", "", {"queue": "q", "taker": "route-1"})
+    assert status == 200, text
+    return client, found["address"]
+
+
+@pytest.mark.parametrize("mover", [drain, route])
+@pytest.mark.parametrize("limit", [0, 1])
+def test_a_drain_or_a_route_may_hold_messages_for_any_time(mover: Callable[[Bench], tuple[Client, str]], limit: int) -> None:
+    """The target may have them already: they would be lost at the limit, or be there twice."""
+    with bench() as b:
+        filled(b, **({"x-delivery-limit": limit} if limit else {}))
+        client, address = mover(b)
+        client.auto_accept = False
+        link = client.receiver(address)
+        b.pass_time(2 * LATE_S)
+        assert (client.bodies(link), states(client, link), overdue(b), b.depth("q")) == (["a", "b"], [], 0, 2)
+        for delivery, _ in client.received[link.name]:
+            client.give(delivery, proton.Delivery.ACCEPTED)
+        b.pass_time(1)
+        assert (b.depth("q"), b.broker.nodes.queues["q"].dropped) == (0, 0)
 
 
 @pytest.mark.parametrize("own, late", [({}, 2), ({"x-consumer-timeout-ms": 60_000}, 0)])
