@@ -438,11 +438,12 @@ class Sender(Link):
 
     A message larger than `limits.PIECE_BYTES` is passed to proton in pieces, as fast as the socket accepts them, and so are the
     messages after it. For each frame, proton moves all bytes that it holds of a message, so a whole message of 15 MiB would cost
-    seconds.
+    seconds. Until proton has them they use credit that it still counts, so the credit is given back only after them.
     """
 
     __slots__ = (
         "_first_id",
+        "_gives_back",
         "_ids",
         "_next_id",
         "_next_tag",
@@ -480,6 +481,8 @@ class Sender(Link):
         the same number for all."""
         self._pieces: deque[_Pieces] = deque()
         self._pieces_bytes = 0
+        self._gives_back = False
+        """Whether the rest of the credit is to be given back when proton has all pieces."""
         self._ids: dict[Any, int] = {}
         """Delivery -> its id, until its outcome has arrived."""
         self._told: dict[int, list[Any]] = {}
@@ -500,6 +503,7 @@ class Sender(Link):
         handle, account = self.handle, self.account
         account.credit = lib.pn_link_credit(handle) - len(self._pieces)
         account.draining = bool(lib.pn_link_get_drain(handle))
+        self._gives_back = False  # there may be messages for this credit: whoever sends them answers a drain again
 
     @property
     def largest(self) -> int:
@@ -507,7 +511,10 @@ class Sender(Link):
         return int(lib.pn_link_remote_max_message_size(self.handle))
 
     def drained(self) -> None:
-        """Give back the credit that nothing was there for."""
+        """Give back the credit that nothing was there for, now or as soon as proton has all messages."""
+        self._gives_back = bool(self._pieces)
+        if self._gives_back:
+            return
         lib.pn_link_drained(self.handle)
         self.account.credit = 0
 
@@ -569,7 +576,8 @@ class Sender(Link):
         return tags if self.traits_of is None else list(map(add, tags, self.traits_of(first, count)))
 
     def feed(self) -> bool:
-        """Pass the next pieces to proton, while it holds less than one piece. Returns whether it got any."""
+        """Pass the next pieces to proton, while it holds less than one piece, and after them the answer to a drain. Returns
+        whether it got any."""
         handle, pieces, fed = self.handle, self._pieces, False
         while pieces and lib.pn_session_outgoing_bytes(self.session) < limits.PIECE_BYTES:
             one = pieces[0]
@@ -593,6 +601,9 @@ class Sender(Link):
                     lib.pn_delivery_settle(one.delivery)
                 if one.source is not None:
                     one.source.sent()
+            fed = True
+        if self._gives_back and not pieces:
+            self.drained()
             fed = True
         return fed
 
@@ -644,8 +655,8 @@ class Sender(Link):
 
     @property
     def feeds(self) -> bool:
-        """Whether messages wait for proton."""
-        return bool(self._pieces) and self.open
+        """Whether messages wait for proton, or the answer to a drain."""
+        return (bool(self._pieces) or self._gives_back) and self.open
 
     def send_one(self, data: bytes, sequence: int = 0, presettled: bool = False) -> None:
         """Send one message."""

@@ -116,6 +116,19 @@ def test_a_consumer_that_drains_gets_what_is_there_and_its_credit_back() -> None
         assert consumer.credit == 0, "the broker gave the rest of the credit back"
 
 
+def test_a_consumer_that_drains_gets_messages_that_go_out_in_pieces_and_the_rest_of_its_credit_back() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        bodies = [bytes([number]) * (limits.PIECE_BYTES + 1) for number in range(3)]
+        client.send(client.sender("q"), *bodies)
+        consumer = client.receiver("q", credit=0)
+        consumer.drain(10)
+        b.settle()
+        assert client.bodies(consumer) == bodies
+        assert (consumer.credit, consumer.drained()) == (0, 7)
+
+
 def test_a_consumer_with_more_credit_than_may_be_unsettled_goes_on_when_it_has_settled() -> None:
     """The credit was granted once: if settling did not ask for the next messages, nothing would."""
     with bench() as b:

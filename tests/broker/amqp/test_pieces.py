@@ -8,7 +8,7 @@ from cproton_ffi import lib
 from broker.amqp.links import Receiver
 from broker.core import limits
 from broker.core.links import ACCEPTED
-from tests.broker.amqp.pairs import Pair
+from tests.broker.amqp.pairs import Pair, Proton
 
 LARGE = bytes(range(256)) * (limits.PIECE_BYTES * 5 // 256) + b"the end"
 
@@ -86,3 +86,47 @@ def test_a_delivery_that_its_receiver_settles_early_takes_its_pieces_with_it() -
     lib.pn_link_advance(link.handle)
     assert link.feed()
     assert link.buffered_bytes == lib.pn_session_outgoing_bytes(link.session)
+
+
+def test_a_drain_is_answered_when_all_messages_have_gone_out() -> None:
+    """Breaks when the credit of messages is given back that proton does not have yet: they would not go out."""
+    peer = Proton().open()
+    receiver = peer.receiver()
+    receiver.drain(10)
+    peer.to_server(peer.output())
+    link = peer.out("r")
+    for _ in range(3):
+        link.send_one(LARGE)
+    link.drained()
+    peer.settle()
+    assert (receiver.queued, receiver.credit, receiver.drained()) == (3, 3, 7)
+    assert (link.credit, link.account.credit, link.feeds) == (0, 0, False)
+
+
+def test_a_peer_that_no_longer_drains_keeps_its_credit() -> None:
+    peer = Proton().open()
+    receiver = peer.receiver()
+    receiver.drain(10)
+    peer.to_server(peer.output())
+    link = peer.out("r")
+    link.send_one(LARGE)
+    link.drained()
+    receiver.drain_mode = False
+    receiver.flow(1)
+    peer.settle()
+    assert (receiver.queued, receiver.credit, receiver.drained()) == (1, 11, 0)
+    assert link.credit == link.account.credit == 10
+
+
+def test_a_drain_is_answered_although_the_last_message_is_settled_before_all_of_it_has_gone_out() -> None:
+    pair = Pair()
+    link = pair.sender()
+    into = next(each for each in pair.server.links if isinstance(each, Receiver))
+    lib.pn_link_set_drain(into.handle, True)
+    pair.settle()
+    link.send_one(LARGE)
+    link.drained()
+    pair.client.engine.take_output(1)
+    link.take_back(1)
+    pair.settle()
+    assert (link.credit, link.account.credit, link.feeds) == (0, 0, False)
