@@ -82,6 +82,11 @@ class Outgoing:
             return limits.MAX_TURN_MESSAGES
         return room if room > 0 else 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether as many deliveries are unsettled as may be: nothing goes out, for whatever credit."""
+        return self.n_unsettled >= limits.MAX_UNSETTLED_PER_LINK
+
     def sent(self, sequence: int, count: int, settled: bool) -> int:
         """Messages `sequence` .. `sequence + count - 1` of the queue went out. Returns the id of the first."""
         first = self.next_id

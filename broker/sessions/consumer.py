@@ -152,6 +152,13 @@ class Subscription(LinkEnd):
             return 0
         return room
 
+    def gives_back(self, room: int) -> bool:
+        """Whether nothing goes out for the credit that is left, when it drains and has this `room`: no message is for it, or it
+        holds as many as it may and must settle some."""
+        if room:
+            return not self.unfinished
+        return self.link.account.is_full and self.link.account.credit > 0 and self._large is None
+
     @property
     def outstanding(self) -> int:
         """How many messages are on their way to its client, or there and not settled; none that come to no end by that."""
@@ -280,7 +287,7 @@ class Subscription(LinkEnd):
         link, account, messages = self.link, self.link.account, self.queue.node.messages
         came, retired, said = link.take_outcomes(), link.take_retired(), link.take_notes()
         self._moved_s = self.session.now_s
-        if account.n_unsettled >= limits.MAX_UNSETTLED_PER_LINK:
+        if account.is_full:
             self.queue.dispatch_soon()  # the link may have unused credit, and nothing else will start a dispatch
         if self.browse or messages is None:
             for first, count, _, _ in came:

@@ -466,7 +466,7 @@ class QueueTerminus:
             else:
                 if room > 0 and subscription.wants_more(order) and self.is_active(subscription):
                     stops.add(order.absent)
-                elif room > 0 and subscription.link.account.draining and not subscription.unfinished:
+                elif subscription.link.account.draining and subscription.gives_back(room):
                     subscription.link.drained()
                     subscription.session.touch()
                 idle += 1

@@ -166,6 +166,32 @@ def test_a_consumer_that_holds_as_many_as_may_be_unsettled_gets_the_next_for_eac
             assert client.bodies(consumer) == list(range(5 + number))
 
 
+@pytest.mark.parametrize("size", [1, limits.PIECE_BYTES + 1, limits.LARGE_PARTS * limits.PART_BYTES + 1])
+def test_a_consumer_that_drains_and_holds_as_many_as_may_be_unsettled_gets_its_credit_back(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may wait for this before it settles anything. The messages that are left come for the next credit."""
+    monkeypatch.setattr(limits, "MAX_UNSETTLED_PER_LINK", 2)
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        client.auto_accept = False
+        bodies = [bytes([number]) * size for number in range(3)]
+        client.send(client.sender("q"), *bodies)
+        consumer = client.receiver("q", credit=0)
+        consumer.drain(10)
+        b.settle()
+        assert client.bodies(consumer) == bodies[:2]
+        assert (consumer.credit, consumer.drained()) == (0, 8)
+        consumer.drain(5)
+        b.settle()
+        assert (consumer.credit, consumer.drained(), len(client.bodies(consumer))) == (0, 5, 2), "it holds two already"
+        consumer.drain_mode = False
+        consumer.flow(1)
+        client.give(client.received[consumer.name][0][0], proton.Delivery.ACCEPTED)
+        assert client.bodies(consumer) == bodies
+
+
 def test_a_consumer_whose_session_window_was_full_goes_on_when_it_has_read() -> None:
     """Its window opens by a flow of the session that names no link: output that leaves must ask for the next messages."""
     with bench() as b:

@@ -95,9 +95,9 @@ def test_no_more_goes_out_than_the_credit_the_unsettled_and_a_turn_allow() -> No
     account.credit = 1 << 31
     assert account.room() == limits.MAX_TURN_MESSAGES
     account.sent(0, limits.MAX_UNSETTLED_PER_LINK - 3, False)
-    assert account.room() == 3
+    assert (account.room(), account.is_full) == (3, False)
     account.sent(9_000, 3, False)
-    assert account.room() == 0
+    assert (account.room(), account.is_full) == (0, True)
     account.credit = -1
     account.take_rest()
     assert account.room() == 0
