@@ -1,8 +1,9 @@
 """The newest batches of a log, in memory: for applying them, and for backups that are almost up to date.
 
 Life of a batch here: `put` adds it when it is proposed or received, and it is looked up by index. `trim` drops it from the
-front when it is no longer needed (it is applied and durable) and the cache is above its bound. It is also dropped when all
-connected backups have it and the cache is above `least_bytes`. `truncate` drops batches from the back.
+front when it is no longer needed (it is durable and applied, or committed if this member has stopped applying) and the cache
+is above its bound. It is also dropped when all connected backups have it and the cache is above `least_bytes`. `truncate`
+drops batches from the back.
 
 Invariant: the batches are consecutive. A batch that is still needed is never dropped, so batches in progress may exceed the
 bound.

@@ -16,8 +16,8 @@ member cannot be the primary; it still stores batches and votes (docs/adr/0015).
 stops.
 
 Invariants: the listener is never called from within `propose`; bytes with a wrong checksum never reach core, journal or
-listener; a batch is in memory until it is applied here and durable here; at most one checkpoint is written, and one received,
-at a time.
+listener; a batch is in memory until it is durable here and applied here, or only committed if nothing more is applied; at most
+one checkpoint is written, and one received, at a time.
 """
 
 from __future__ import annotations

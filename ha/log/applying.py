@@ -5,7 +5,8 @@ is parsed with its place on disk and passed on. A long log is passed on in slice
 responsive. A state in which this broker serves waits until all earlier committed batches have been passed on; other states are
 passed on at once.
 
-A batch that this release must not apply ends this life: nothing more is passed on (docs/adr/0015).
+A batch that this release must not apply ends this life: nothing more is passed on, and later batches stay in memory only until
+they are committed and durable here (docs/adr/0015).
 
 Invariants: batches are passed on once each, by ascending index; the listener is never called from within itself, nor while
 `held`; `applied` is at most the committed and at most the durable index.
@@ -200,10 +201,17 @@ class Applying:
                 return
             self.applied = batches[-1].header.index
             self._listener.on_committed(batches)
-            if self._cache.nbytes > 2 * self._cache.least_bytes:  # not each time, because it looks at every backup
-                done = min(self.applied, self._durable_index())
-                self._cache.trim(done + 1, min(done, self._owner.held_by_all()) + 1)
+            self._trim_cache()
             self._owner.applied_more()
+        elif self.halted:
+            self._trim_cache()
+
+    def _trim_cache(self) -> None:
+        """Drop batches from memory that are not needed there. Once halted, this broker applies none, so committed and durable
+        ones are not."""
+        if self._cache.nbytes > 2 * self._cache.least_bytes:  # not each time, because it looks at every backup
+            done = self.applicable if self.halted else min(self.applied, self._durable_index())
+            self._cache.trim(done + 1, min(done, self._owner.held_by_all()) + 1)
 
     def _next_batches(self) -> list[Batch]:
         first, last = self.applied + 1, self.applicable

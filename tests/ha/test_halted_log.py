@@ -13,7 +13,8 @@ from broker.core.commands import MACHINE_VERSION, Command, MachineVersion, Queue
 from broker.core.queues.blocks import LiveRun, Move
 from broker.core.records import Batch, BatchBuilder
 from broker.core.state import State
-from ha.core.settings import ReplicaSettings
+from ha.batch_cache import LEAST_BYTES
+from ha.core.settings import MIB, ReplicaSettings
 from tests.ha.log_cluster import Machine
 
 
@@ -205,6 +206,29 @@ def test_after_an_upgrade_the_member_applies_what_it_had_stored(mixed: Mixed) ->
     assert not mixed.log("c").halted
     mixed.machine.run_until(lambda: str(mixed.log("c").state) == "ready")
     assert mixed.promote("c").won
+
+
+def test_a_stopped_member_keeps_no_more_in_memory_than_another_one_and_applies_all_of_it_after_an_upgrade(mixed: Mixed) -> None:
+    """Breaks when it keeps all later batches: it would grow until the system ends it, and its disk would count no more."""
+    mixed.write("a", queue("q"), MachineVersion(needs=2))
+    machine, a, c = mixed.machine, mixed.log("a"), mixed.log("c")
+    machine.run_until(lambda: bool(c.halted))
+
+    def put(sequence: int) -> int:
+        machine.run_until(lambda: a.may_propose)
+        builder = BatchBuilder()
+        builder.messages_for(1, sequence).append(bytes(MIB))
+        index: int = a.propose(builder)
+        machine.run_until(lambda: min(a.applied, c.status().durable_index) >= index)
+        assert c._cache.nbytes < 2 * LEAST_BYTES + 4 * MIB
+        return index
+
+    last = [put(sequence) for sequence in range(1, 41)][-1]
+    machine.run_until(lambda: c.status().commit_index >= last)
+    machine.kill("c")
+    mixed.start("c")
+    machine.run_until(lambda: mixed.applied("c") >= last)
+    assert mixed.listeners["c"].state.messages[1].depth == 40
 
 
 def test_a_snapshot_that_a_member_must_not_load_stops_it_and_leaves_its_state(tmp_path: Path) -> None:
