@@ -1,7 +1,9 @@
 """When each batch was proposed, and the age of the oldest batch that a backup has not acknowledged.
 
 Life: `proposed` notes each batch's time. The newest times are all kept; of older ones, one for each second. So a backup that
-is absent for hours costs little memory. An age beyond the kept times is a lower bound.
+is absent for hours costs little memory. An age beyond the kept times is a lower bound. On a primary there is a new clock for
+each term, which begins with the last batch before the term: the age of older batches is counted from then on, because other
+primaries have proposed some of them.
 
 Invariant: an age is never overstated by more than a second, and 0 exactly when nothing waits.
 """

@@ -393,6 +393,9 @@ class ReplicatedLog:
     def _state_changed(self, effect: do.StateChanged) -> None:
         if effect.state in (State.READY, State.RECOVERING):
             self._snapshots.give_up_receiving()
+        if effect.state is State.RECOVERING:  # the times of an earlier term would be those of other batches
+            self.progress = ProgressClock()
+            self.progress.proposed(self.replica.log.last_index, self._clock.seconds())
         self._applying.state_changed(effect.state, effect.epoch, effect.primary)
 
     def _save(self, effect: do.SaveHardState | do.StoreWhole) -> None:

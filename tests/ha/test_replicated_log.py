@@ -554,6 +554,32 @@ def test_the_lag_of_a_silent_backup_grows_and_that_of_a_level_one_is_zero(machin
     del c
 
 
+def test_a_broker_that_is_the_primary_again_counts_no_age_from_its_former_term(machine: Machine) -> None:
+    """Another primary has proposed what the backup lacks. Breaks when the backup is said to be behind by that primary's whole
+    term, or not at all."""
+    a, b, c = machine.cluster("a", "b", "c")
+    machine.write(a, b"one", b"two")
+    assert machine.result(a.log.requests.transfer("b")).done
+    machine.run_until(lambda: b.log.state == "active")
+    machine.clock.advance(3600)
+    machine.write(b, b"an hour later")
+    machine.run_until(lambda: machine.level(a, b, c))
+    machine.isolate("c")
+    since_s = machine.clock.seconds()
+    machine.write(b, b"missed")
+    assert machine.result(b.log.requests.transfer("a")).done
+    machine.run_until(lambda: a.log.state == "active")
+    machine.run_for(2.0)
+    lag = a.log.lag()
+    away_ms = 1000 * (machine.clock.seconds() - since_s)
+    assert lag["b"].lag_ms == 0.0
+    assert lag["c"].lag_records > 0
+    assert 2000 <= lag["c"].lag_ms <= away_ms
+    status = a.log.status()
+    ages_ms = [a.log.progress.age_ms(index, machine.clock.seconds()) for index in range(1, status.last_index + 1)]
+    assert 0 < min(ages_ms) <= max(ages_ms) <= away_ms, "at least since the term began"
+
+
 def test_brokers_that_stood_still_together_go_on_as_before(machine: Machine) -> None:
     """As on a machine that is too busy. Breaks when a primary that wakes up gives up before it has read what its backups say, or
     they leave it: without a resource manager nobody would ever be promoted again."""
