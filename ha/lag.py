@@ -333,6 +333,8 @@ class LagReporter:
         now_s, log = self._clock.seconds(), self._log.replica.log
         durable, commit, last = status.durable_index, status.told_commit, status.last_index
         behind = commit > durable
+        if self._told.since(durable) is None:  # the first sample of this epoch: what is missing now counts from now on
+            self._told.proposed(min(durable, commit), now_s)
         since_s = self._told.since(durable) if behind else None
         self._told.proposed(commit, now_s)
         standing = self._standing.setdefault(self._me, Standstill())

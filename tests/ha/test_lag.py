@@ -16,6 +16,7 @@ from broker.service import Broker
 from broker.telemetry import TelemetryWriter
 from ha import lag
 from ha.lag import LagReporter
+from tests.broker.disk.logs import FullDisk
 from tests.ha.log_cluster import Machine
 
 WALL_S = 1_767_600_000.0
@@ -199,3 +200,44 @@ def test_nobody_says_that_a_witness_lags_and_nobody_waits_for_it_to_be_spoken_of
     other.close()
     primary.broker.close()
     primary.machine.close()
+
+
+def test_a_backup_says_how_long_it_has_lacked_what_it_lacks_and_not_how_long_nothing_came(tmp_path: Path) -> None:
+    """Breaks when each sample resets the time of a commit index that stands still, or when a quiet time counts as lag."""
+    primary = Primary(tmp_path)
+    machine, disk = primary.machine, FullDisk()
+    machine.kill("b")
+    machine.disks["b"] = disk
+    log = machine.start("b").log
+    machine.run_until(lambda: log.state == "ready")
+    primary.create("orders")
+
+    def lacks() -> bool:
+        status = log.status()
+        return status.told_commit > status.durable_index
+
+    disk.full.set()
+    primary.put("orders", b"x")
+    machine.run_until(lacks)
+    broker = Broker(machine.clock, broker_id="b", version="", clustered=True, default_level="all", on_fatal=pytest.fail)
+    broker.attach_log(CLUSTER, log)
+    own = LagReporter(machine.clock, broker, log, "b", primary.telemetry, primary.wall)
+    own.start()
+    machine.run_for(10.5)
+    lags_ms = [line["lag_ms"] for line in primary.samples("b", None)]
+    assert lags_ms == pytest.approx([1000 * n for n in range(len(lags_ms))], abs=100)
+    assert lags_ms[-1] > 8000
+
+    disk.full.clear()
+    machine.run_until(lambda: not lacks())
+    machine.run_for(20.0)
+    assert primary.samples("b", None)[-1]["lag_ms"] == 0
+    disk.full.set()
+    primary.put("orders", b"y")
+    machine.run_until(lacks)
+    machine.run_for(1.0)
+    assert 0 < primary.samples("b", None)[-1]["lag_ms"] < 2100
+    disk.full.clear()
+    own.stop()
+    for each in (broker, primary.broker, machine):
+        each.close()
