@@ -12,9 +12,9 @@ numbers. So that these do not conflict with the broker's own files of the same n
 Layout of `<number>-<origin>-<used>.bodies`, the same as that of a segment: a page of header, then complete batches without gaps,
 up to `used` bytes. The page is never read: the checkpoint that lists the file says which file it is, and how long.
 
-Invariants: a descriptor is closed only when nobody reads with it; of the descriptors that nobody uses, at most `MAX_OPEN` stay
-open; when a file cannot be opened because too many files are open, this is not damage: the file is read when a descriptor is
-free.
+Invariants: a file has at most one descriptor that is used again; it is closed only when nobody reads with it; of the descriptors
+that nobody uses, at most `MAX_OPEN` stay open; when a file cannot be opened because too many files are open, this is not damage:
+the file is read when a descriptor is free.
 """
 
 from __future__ import annotations
@@ -214,12 +214,9 @@ class Readers:
 
     @contextlib.contextmanager
     def _using(self, place: int) -> Iterator[int]:
-        number = file_of(place)
         with self._lock:
-            held = self._open.get(number)
-            if held is None:
-                held = self._open[number] = _Open(self._opened(place))
-            self._open.move_to_end(number)
+            held = self._held(place)
+            self._open.move_to_end(file_of(place))
             held.readers += 1
         try:
             yield held.fd
@@ -230,16 +227,24 @@ class Readers:
                     self._disk.close(held.fd)
                 self._trim()
 
-    def _opened(self, place: int) -> int:
-        path = self._path_of(file_of(place))
-        if path is None:
-            raise Unreadable(place, f"this log has no file {file_of(place)} (any more)")
+    def _held(self, place: int) -> _Open:
+        """The open file of this place. While no descriptor is free, this waits with the lock released. Then another thread may
+        have opened the file, or the number may mean another file, so it looks again from the beginning."""
+        number = file_of(place)
         while True:
+            held = self._open.get(number)
+            if held is not None:
+                return held
+            path = self._path_of(number)
+            if path is None:
+                raise Unreadable(place, f"this log has no file {number} (any more)")
             try:
-                return self._disk.open(path, os.O_RDONLY)
+                held = self._open[number] = _Open(self._disk.open(path, os.O_RDONLY))
             except OSError as error:
                 if error.errno not in NO_DESCRIPTORS:
                     raise Unreadable(place, f"{path} cannot be opened: {error.strerror}") from error
+            else:
+                return held
             self._trim(0)
             self._lock.wait(_DESCRIPTOR_WAIT_S)
 

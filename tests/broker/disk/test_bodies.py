@@ -192,6 +192,48 @@ class TestReading:
         assert (disk.refusals, read_only(tmp_path)) == (0, 1), "it gives back what it does not need first"
         readers.forget()
 
+    def test_readers_that_have_waited_for_a_descriptor_share_one(self, tmp_path: Path) -> None:
+        """Breaks when each of them opens the file: the descriptors of all but one would never be closed."""
+
+        class Crowded(RealDisk):
+            def __init__(self, readers: int) -> None:
+                self.left, self.opened = readers, 0
+
+            def open(self, path: Path, flags: int) -> int:
+                if self.left:
+                    self.left -= 1
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                self.opened += 1
+                return super().open(path, flags)
+
+        (tmp_path / "a").write_bytes(bytes(1000))
+        disk, found = Crowded(readers=3), list[bytes]()
+        readers = Readers(disk, REAL_THREADS, lambda number: tmp_path / "a")
+        threads = [REAL_THREADS.start("reader", lambda: found.extend(readers.read([(place_of(1, 5), 2)]))) for _ in range(3)]
+        for thread in threads:
+            thread.join()
+        assert found == [bytes(2)] * 3
+        assert (disk.opened, read_only(tmp_path)) == (1, 1)
+        readers.forget()
+        assert read_only(tmp_path) == 0
+
+    def test_a_number_that_means_another_file_after_the_wait_for_a_descriptor_is_read_from_that_one(self, tmp_path: Path) -> None:
+        """A snapshot has replaced the log meanwhile."""
+        paths = {1: tmp_path / "a"}
+
+        class Crowded(RealDisk):
+            def open(self, path: Path, flags: int) -> int:
+                if paths[1] == tmp_path / "a":
+                    paths[1] = tmp_path / "b"
+                    raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+                return super().open(path, flags)
+
+        for name in "ab":
+            (tmp_path / name).write_bytes(name.encode() * 1000)
+        readers = Readers(Crowded(), REAL_THREADS, paths.get)
+        assert readers.read([(place_of(1, 5), 2)]) == [b"bb"]
+        readers.forget()
+
 
 class TestFiles:
     def test_a_covered_segment_stays_while_a_checkpoint_lists_it_and_goes_when_none_does(self, tmp_path: Path) -> None:
