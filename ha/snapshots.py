@@ -7,7 +7,8 @@ there is any checkpoint waits for the one in progress.
 
 Invariants: at most one checkpoint is written and one received at a time. No part of a received checkpoint counts before all
 of it is verified. The files of a checkpoint that is being sent stay until its last byte has left, or until the transfer is
-cut short because the backup no longer needs it or is unreachable.
+cut short because the backup no longer needs it or is unreachable. If it fails because too many files are open, this is not
+damage: it goes on when the core repeats its request.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from twisted.logger import Logger
 
 from broker.core.records import BadBatch
 from broker.disk.checkpoint import Checkpoint
+from broker.disk.durable import NO_DESCRIPTORS
 from broker.disk.journal import Journal
 from broker.disk.transfer import Receiver, RottenBodies, Source
 from ha.core.membership import Membership
@@ -183,8 +185,8 @@ class Snapshots:
             self._stop_sending(peer)
             try:
                 sending = self._sending[peer] = _Sending(self._journal.source())
-            except (OSError, BadBatch) as error:  # it is lost, damaged, or being replaced now
-                self._renew_for(peer, epoch, str(error))
+            except (OSError, BadBatch) as error:  # it is lost, damaged, or being replaced now, or too many files are open
+                self._renew_for(peer, epoch, error)
                 return
         source, checkpoint = sending.source, sending.source.checkpoint
         if checkpoint.index != index:
@@ -196,13 +198,15 @@ class Snapshots:
             return [source.read(offset, nbytes)]
 
         def failed(peer: str, error: Exception) -> None:
+            if self._sending.get(peer) is not sending:
+                return  # it was cut short, and the files may belong to another log by now
             self._stop_sending(peer)
             if isinstance(error, RottenBodies):
                 self._rotten(error.place, str(error))
                 return
             if self._journal.checkpoint is not checkpoint:
                 return  # a newer one has replaced it, and the backup requests that
-            self._renew_for(peer, epoch, str(error))
+            self._renew_for(peer, epoch, error)
 
         members = Membership.from_dict(checkpoint.members)
         chunk = SnapshotChunk(epoch, checkpoint.index, checkpoint.epoch, members, offset, nbytes, source.nbytes, source.identity)
@@ -214,8 +218,12 @@ class Snapshots:
             reading.addCallback(self._last_one_leaves, peer)
         self._outbox.send_later(peer, chunk, reading, lambda: True, failed)
 
-    def _renew_for(self, peer: str, epoch: int, why: str) -> None:
-        _log.error("{why}; {peer}, which needs a checkpoint, gets a new one", peer=peer, why=why)
+    def _renew_for(self, peer: str, epoch: int, error: Exception) -> None:
+        """The checkpoint cannot be sent: have a new one written, unless the core's next attempt may succeed with this one."""
+        if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
+            _log.error("{error}; {peer}, which needs a checkpoint, waits for it", peer=peer, error=str(error))
+            return
+        _log.error("{why}; {peer}, which needs a checkpoint, gets a new one", peer=peer, why=str(error))
         self.wait(peer, epoch)
         self._renew()
 

@@ -24,7 +24,7 @@ from broker.core.records import BadBatch
 from broker.disk import bodies, checkpoint
 from broker.disk.bodies import FileInUse
 from broker.disk.checkpoint import Checkpoint
-from broker.disk.durable import ASIDE, opened, refused, write_all
+from broker.disk.durable import ASIDE, NO_DESCRIPTORS, opened, refused, write_all
 from broker.disk.files import Disk
 from broker.disk.segments import FIRST_BATCH
 
@@ -58,7 +58,8 @@ class Source:
     def check(self, offset: int, nbytes: int) -> None:
         """Verify the whole of each file that begins in this chunk of the stream, so that the sender finds its own damage.
 
-        BadBatch when the checkpoint is damaged; RottenBodies when a file that it lists is damaged.
+        BadBatch when the checkpoint is damaged; RottenBodies when a file that it lists is damaged or lost. OSError when too many
+        files are open: this is not damage.
         """
         if offset == 0:
             checkpoint.load(self.checkpoint.path, disk=self._disk)
@@ -69,6 +70,8 @@ class Source:
                     with opened(self._disk, path) as fd:
                         bodies.verify_batches(self._disk, fd, file, path)
                 except (BadBatch, OSError) as error:
+                    if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
+                        raise
                     raise RottenBodies(bodies.place_of(file.number, FIRST_BATCH), str(error)) from error
             start += length
 

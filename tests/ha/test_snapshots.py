@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from pathlib import Path
+from typing import Any
 
+from broker.core.commands import QueueAdd
 from broker.core.records import BatchBuilder
+from broker.disk import bodies, segments
 from broker.disk.files import RealDisk
 from broker.sessions.ledger import Ledger
 from ha.core.effects import State
 from ha.core.messages import SnapshotChunk
 from tests.ha.log_cluster import Broker, Machine
 from tests.ha.log_on_disk import Owner, queue_add
+from tests.ha.test_halted_log import Mixed
 
 
 def behind_a_checkpoint(folder: Path) -> tuple[Machine, Broker, Broker]:
@@ -158,3 +164,70 @@ def test_no_checkpoint_begins_between_a_snapshot_s_receipt_and_the_end_of_the_ol
     received = b.log.journal.checkpoint
     cluster.run_until(lambda: b.log.journal.checkpoint is not received)
     cluster.close()
+
+
+class Crowded(RealDisk):
+    """A disk that opens no file with bodies while `full` is set, as if too many files were open."""
+
+    full = False
+
+    def open(self, path: Path, flags: int) -> int:
+        if self.full and flags == os.O_RDONLY and path.suffix in (bodies.SUFFIX, segments.SUFFIX):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().open(path, flags)
+
+
+def with_bodies(folder: Path, disk: Crowded) -> tuple[Mixed, Any]:
+    """Three members, of which the third is down and needs a snapshot of several files; and the log of the primary."""
+    mixed = Mixed(folder)
+    mixed.machine.disks["a"] = disk
+    for address in "abc":
+        mixed.start(address)
+    mixed.promote("a")
+    mixed.write("a", QueueAdd(uuid="u", name="q", level="all"))
+    mixed.machine.kill("c")
+    log = mixed.log("a")
+
+    def put(sequence: int) -> None:
+        mixed.machine.run_until(lambda: log.may_propose)
+        builder = BatchBuilder()
+        builder.messages_for(1, sequence).append(bytes(50_000))
+        index = log.propose(builder)
+        mixed.machine.run_until(lambda: log.applied >= index)
+
+    for sequence in range(1, 11):
+        put(sequence)
+    log.retention.checkpoint(spared=0)
+    mixed.machine.run_until(lambda: log.journal.checkpoint is not None and log.status().first_index > 2)
+    assert len(log.journal.checkpoint.files.in_use) > 2
+    return mixed, log
+
+
+def test_a_snapshot_waits_while_too_many_files_are_open_and_nothing_counts_as_damaged(tmp_path: Path) -> None:
+    """Breaks when the primary stops and drops its store, or writes one checkpoint after another that it cannot send either."""
+    disk = Crowded()
+    mixed, log = with_bodies(tmp_path, disk)
+    machine, known = mixed.machine, log.journal.checkpoint
+    disk.full = True
+    mixed.start("c")
+    machine.run_for(5.0)
+    assert log.status().peers[1].progress == "snapshot"
+    assert mixed.listeners["a"].errors == []
+    assert log.journal.checkpoint is known
+    disk.full = False
+    machine.run_until(lambda: mixed.level("a", "b", "c"))
+    assert mixed.listeners["c"].state.messages[1].depth == 10
+    machine.close()
+
+
+def test_what_a_transfer_that_was_cut_short_does_not_find_is_not_missed(tmp_path: Path) -> None:
+    """A thread still reads while another primary's snapshot replaces the log: its files are gone, but nothing is damaged."""
+    mixed, log = with_bodies(tmp_path, Crowded())
+    log._snapshots.send("c", log.epoch, 0, 0)
+    log._snapshots.cut_short("the primary is none any more")
+    for file in log.journal.checkpoint.files.in_use:
+        log.journal._holdings.path_of(file.number).unlink()
+    assert mixed.machine.jobs
+    mixed.machine.run_until(lambda: not mixed.machine.jobs)
+    assert mixed.listeners["a"].errors == []
+    mixed.machine.close()

@@ -20,9 +20,9 @@ from broker.disk.transfer import Receiver, RottenBodies, Source
 from tests.broker.disk.logs import FailingSync, FullDisk, Log, batch, batches, flip
 
 
-def sender(folder: Path, n: int = 100) -> tuple[Log, list[tuple[int, int]]]:
+def sender(folder: Path, n: int = 100, disk: RealDisk | None = None) -> tuple[Log, list[tuple[int, int]]]:
     """A log whose checkpoint lists several files, and the spans of the batches that it covers."""
-    log = Log(folder / "a", origin=1)
+    log = Log(folder / "a", origin=1, disk=disk)
     log.journal.save_hard_state(1, None)
     log.journal.floor_passed()
     log.store(batches(1, n))
@@ -274,6 +274,31 @@ def test_what_has_rotted_at_the_sender_is_found_there_and_named(folder: Path) ->
     flip(source.checkpoint.path, 5)
     with pytest.raises(BadBatch):
         source.check(0, 10)
+    source.close()
+    log.close()
+
+
+@pytest.mark.parametrize("error, rotten", [(errno.EMFILE, False), (errno.ENFILE, False), (errno.EIO, True), (errno.ENOENT, True)])
+def test_a_file_that_cannot_be_opened_is_damaged_unless_too_many_files_are_open(folder: Path, error: int, rotten: bool) -> None:
+    """Breaks when a primary at its limit of open files throws its own store away."""
+
+    class Refusing(RealDisk):
+        refuses = False
+
+        def open(self, path: Path, flags: int) -> int:
+            if self.refuses and path.suffix == segments.SUFFIX:
+                raise OSError(error, os.strerror(error), str(path))
+            return super().open(path, flags)
+
+    disk = Refusing()
+    log, _ = sender(folder, disk=disk)
+    source = log.journal.source()
+    disk.refuses = True
+    with pytest.raises(RottenBodies if rotten else OSError, match=os.strerror(error)) as found:
+        source.check(0, source.nbytes)
+    assert rotten or not isinstance(found.value, RottenBodies)
+    disk.refuses = False
+    source.check(0, source.nbytes)
     source.close()
     log.close()
 
