@@ -143,7 +143,7 @@ class _Backlog:
         with self.lock:
             if roster == self._roster:
                 return False
-            self._roster = roster | {name: list(roster[name]) for name in ("backups", "queues")}
+            self._roster = roster | {name: list(roster[name]) for name in ("backups", "queues", "voters")}
             self._roster_due = True
             return True
 
@@ -298,9 +298,20 @@ class TelemetryWriter:
         """
         self._add_record(epoch, partial(event_record, broker=broker or self.sender, type=type, **fields))
 
-    def roster(self, *, epoch: int, primary: str, backups: Sequence[str], queues: Sequence[str]) -> None:
+    def roster(
+        self,
+        *,
+        epoch: int,
+        primary: str,
+        backups: Sequence[str],
+        queues: Sequence[str],
+        voters: Iterable[str] = (),
+        witness: str = "",
+        witness_connected: bool = False,
+    ) -> None:
         """Set the roster. It is written when it has changed, and at the beginning of each file."""
         roster = {"epoch": epoch, "interval_ms": self.interval_ms, "primary": primary, "backups": backups, "queues": queues}
+        roster |= {"voters": list(voters), "witness": witness, "witness_connected": witness_connected}
         self._epoch = epoch
         if self._backlog.set_roster(roster):
             self._schedule()

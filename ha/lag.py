@@ -136,8 +136,16 @@ class LagReporter:
         if not self._is_due(at, len(lags) * (1 + len(self._queues.nodes))):
             return
         self._finish()
-        backups = sorted(address for address in status.members.addresses if address not in (self._me, status.members.witness))
-        self._telemetry.roster(epoch=status.epoch, primary=self._me, backups=backups, queues=self._queues.names)
+        members = status.members
+        self._telemetry.roster(
+            epoch=status.epoch,
+            primary=self._me,
+            backups=sorted(address for address in members.addresses if address not in (self._me, members.witness)),
+            queues=self._queues.names,
+            voters=members.voters,
+            witness=members.witness,
+            witness_connected=any(peer.connected for peer in status.peers if peer.address == members.witness),
+        )
         interval = self._interval(status, at)
         self._work = self._rows(interval, lags)
         self._next_slice()

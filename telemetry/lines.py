@@ -164,12 +164,23 @@ def event_record(
 
 
 def roster_record(
-    head: Head, seq: int, *, interval_ms: int, primary: str, backups: Sequence[str], queues: Sequence[str]
+    head: Head,
+    seq: int,
+    *,
+    interval_ms: int,
+    primary: str,
+    backups: Sequence[str],
+    queues: Sequence[str],
+    voters: Sequence[str] = (),
+    witness: str = "",
+    witness_connected: bool = False,
 ) -> dict[str, Any]:
     """A roster line as a dict: the primary expects a sample in each interval from each of `backups`, for each of `queues` and
-    for the whole log.
+    for the whole log. `voters` are the members with a vote, the primary and the `witness` among them; empty if not known.
     """
-    return head.record("roster", seq, interval_ms=interval_ms, primary=primary, backups=list(backups), queues=list(queues))
+    names = {"backups": list(backups), "queues": list(queues), "voters": list(voters)}
+    votes = {"witness": witness, "witness_connected": witness_connected}
+    return head.record("roster", seq, interval_ms=interval_ms, primary=primary, **names, **votes)
 
 
 def line(record: dict[str, Any]) -> bytes:

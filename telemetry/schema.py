@@ -52,7 +52,15 @@ EVENT: Final = {
     "peer": "text",
     "bytes": "long",
 }
-ROSTER: Final = {"interval_ms": "long", "primary": "text", "backups": "texts", "queues": "texts"}
+ROSTER: Final = {
+    "interval_ms": "long",
+    "primary": "text",
+    "backups": "texts",
+    "queues": "texts",
+    "voters": "texts",
+    "witness": "text",
+    "witness_connected": "bool",
+}
 PROBE: Final = {
     "interval_ms": "long",
     "broker": "text",

@@ -43,7 +43,7 @@ def _families(report: Report) -> Iterator[tuple[str, str, list[Sample]]]:
     yield "objective_seconds", "Lag above this is over the objective.", [(cluster, report["objective_ms"] / 1000)]
     yield "primary_can_be_lost", "1 when the backups are a majority without the primary.", [(cluster, _ANSWERS[loss["answer"]])]
     yield "records_at_risk", "Records that are on no backup.", [(cluster, loss["records"])]
-    yield "members", "Brokers that are expected.", [(cluster, loss["members"])]
+    yield "members", "Brokers that have a vote.", [(cluster, loss["members"])]
     standing = [(cluster | {"backup": row["backup"]}, row) for row in report["backups"] if row["now"] != "PRIMARY"]
     yield (
         "status",

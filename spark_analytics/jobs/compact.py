@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from spark_analytics.errors import Refused
 from spark_analytics.locations import located
+from spark_analytics.schemas import LINE
 from spark_analytics.store import HOUR_MS, HOURS_A_DAY, Manifest, Store, drop
 
 MANY_PARTS: Final = 60
@@ -115,7 +116,8 @@ def _replace(manifest: Manifest, hour: int, version: int, batches: frozenset[int
 
 
 def read(spark: SparkSession, store: Store, manifest: Manifest, hours: Iterable[int]) -> DataFrame | None:
-    """The lines of those hours, each once, with the newest schema; None if there are none.
+    """The lines of those hours, each once, with the newest schema and with fields that are newer than the store; None if there
+    are none.
 
     A file that cannot be read is an error here; it is not skipped.
     """
@@ -123,4 +125,6 @@ def read(spark: SparkSession, store: Store, manifest: Manifest, hours: Iterable[
     if not folders:
         return None
     schema = StructType.fromJson(json.loads(manifest.schema))
+    newer = [field for field in LINE.fields if field.name not in schema.names]
+    schema = StructType([*schema.fields, *newer])
     return spark.read.option("ignoreCorruptFiles", "false").schema(schema).parquet(*map(located, folders))

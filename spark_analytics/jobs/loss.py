@@ -1,12 +1,17 @@
 """Answers an operator's question: can I lose the primary now? The answer comes from the primary's last report.
 
-A promotion needs a majority of the members, and a record that a majority has is never lost. So the primary can be lost if the
-remaining backups are a majority by themselves. Records that no backup has acknowledged are only on the primary; their senders
+A promotion needs a majority of the voters, and a record that a majority has is never lost. So the primary can be lost if the
+remaining voters are a majority by themselves. Records that no backup has acknowledged are only on the primary; their senders
 have not received an acceptance.
+
+The primary's roster names the voters. Learners have no vote, and a witness has a vote, but no records: while it attests the
+primary's log, accepted records may be on the primary's disk alone, and then no backup is promoted. Telemetry without voters
+is of an older release; then all members count as voters.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_analytics.jobs.series import GONE, Rows
@@ -14,55 +19,85 @@ from spark_analytics.jobs.series import GONE, Rows
 _AWAY: Final = (*GONE, "REWOUND")
 
 
-def primary_loss(backups: Rows, timeline: dict[str, Any], terms: Rows, *, begin_ms: int, end_ms: int) -> dict[str, Any]:
+def primary_loss(
+    backups: Rows,
+    timeline: dict[str, Any],
+    terms: Rows,
+    *,
+    begin_ms: int,
+    end_ms: int,
+    roster: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """The report's `loss`: `answer` (`yes`, `at risk` or `no`), the sentences `said` and `why`, `records` at risk,
-    `since_ms`, `as_of_ms`, the number of `members`, the number `needed` for a promotion, the number of connected backups
-    (`left`), and `away`: the other backups, with their status `now`.
+    `since_ms`, `as_of_ms`, the number of `members` with a vote, the number `needed` for a promotion, the number of connected
+    backups with a vote (`left`), `away`: the other ones, with their status `now`, and `witness`: whether the witness is
+    connected, None without one. `roster` is the primary's newest one.
     """
+    voters = (roster or {}).get("voters")
+    witness = bool(roster["witness_connected"]) if roster and voters and roster["witness"] else None
     standing = [row for row in backups if row["now"] != "PRIMARY"]
-    away = [{"backup": row["backup"], "now": row["now"]} for row in standing if row["now"] in _AWAY]
+    voting = [row for row in standing if not voters or row["backup"] in voters]
+    away = [{"backup": row["backup"], "now": row["now"]} for row in voting if row["now"] in _AWAY]
     gone = {row["backup"] for row in away}
-    left = [row for row in standing if row["backup"] not in gone]
-    members = 1 + len(standing)
+    left = [row for row in voting if row["backup"] not in gone]
+    members = len(voters) if voters else 1 + len(voting)
     needed = members // 2 + 1
     records = min((row["lag_records"] or 0 for row in left), default=0)
-    can = len(left) >= needed
+    lacking = [row["backlog"] for row in left] if witness is not None else []
+    enough = _is_enough(len(left), needed, witness=witness, lacking=lacking)
     found: dict[str, Any] = {
-        "answer": "no" if not can else "at risk" if records else "yes",
+        "answer": "no" if not enough else "at risk" if records else "yes",
         "records": records,
-        "since_ms": max(_since(standing, timeline, needed, can, begin_ms), terms[-1]["begin_ms"] if terms else begin_ms),
+        "since_ms": max(
+            _since(voting, timeline, needed, begin_ms, enough=enough, witness=witness),
+            terms[-1]["begin_ms"] if terms else begin_ms,
+        ),
         "as_of_ms": end_ms,
         "members": members,
         "needed": needed,
         "left": len(left),
         "away": away,
+        "witness": witness,
     }
-    said, why = _sentence(found)
-    return found | {"said": said, "why": why}
+    said, why = _sentence(found, has_learners=len(voting) < len(standing))
+    state = {None: "", True: " The witness is connected.", False: " The witness is not connected."}[witness]
+    return found | {"said": said, "why": why + state}
 
 
-def _since(standing: Rows, timeline: dict[str, Any], needed: int, can: bool, begin_ms: int) -> int:
+def _is_enough(left: int, needed: int, *, witness: bool | None, lacking: list[int | None]) -> bool:
+    """Whether so many backups can promote one of them, with the witness. `lacking` are the committed batches that each of
+    them lacks: if all of them lack some, the witness attests more than they have, and refuses its vote."""
+    return left + bool(witness) >= needed and not (lacking and all(lacking))
+
+
+def _since(voting: Rows, timeline: dict[str, Any], needed: int, begin_ms: int, *, enough: bool, witness: bool | None) -> int:
     """The start of the steps, up to the last one, in which the answer was the same."""
-    statuses = [timeline["backups"][row["backup"]]["status"] for row in standing]
+    series = [timeline["backups"][row["backup"]] for row in voting]
     step = timeline["count"]
     while step:
-        there = sum(one[step - 1] is not None and one[step - 1] not in _AWAY for one in statuses)
-        if (there >= needed) != can:
+        there = [one for one in series if one["status"][step - 1] is not None and one["status"][step - 1] not in _AWAY]
+        lacking = [one["backlog"][step - 1] for one in there] if witness is not None else []
+        if _is_enough(len(there), needed, witness=witness, lacking=lacking) != enough:
             break
         step -= 1
     return int(max(begin_ms, timeline["start_ms"] + step * timeline["step_ms"]))
 
 
-def _sentence(loss: dict[str, Any]) -> tuple[str, str]:
+def _sentence(loss: dict[str, Any], *, has_learners: bool) -> tuple[str, str]:
     """The answer and its reason, as sentences for people."""
     left, members, needed, records = (loss[name] for name in ("left", "members", "needed", "records"))
-    if members == 1:
-        return "No", "there is no backup: every record stands on the primary alone."
+    count, votes, voting = left + len(loss["away"]), left + bool(loss["witness"]), "voting " if has_learners else ""
+    if not count:
+        alone = "no other broker can be promoted" if has_learners else "every record stands on the primary alone"
+        return "No", f"there is no {voting}backup: {alone}."
+    reached = f"{left} of {count} {voting}backups can be reached"
+    if votes < needed:
+        return "No", f"{reached}, and a promotion needs {needed} of the {members} {voting}brokers."
     if loss["answer"] == "no":
-        return "No", f"{left} of {members - 1} backups can be reached, and a promotion needs {needed} of the {members} brokers."
-    spare = left - needed
+        return "No", f"{reached}, and none of them has all accepted records, so none of them can be promoted."
+    spare = votes - needed
     more = f"{spare} more may fail" if spare else "no other broker may fail as well"
     if loss["answer"] == "yes":
-        return "Yes", f"{left} of {members - 1} backups can be reached, and hold every record; {more}."
+        return "Yes", f"{reached}, and hold every record; {more}."
     some, are = ("record", "is") if records == 1 else ("records", "are")
     return f"Yes, with {records:,} {some} at risk", f"{records:,} {some} {are} on no backup yet, and not accepted; {more}."

@@ -121,9 +121,11 @@ def _summarise(spark: SparkSession, request: Request, progress: Callable[[str], 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The state of lag, added up: `lag.seen`, `lag.gaps` and `lag.histogram`, and `expected.segments`."""
+    """The state of lag, added up: `lag.seen`, `lag.gaps` and `lag.histogram`, and `expected.segments`. `roster` is the newest
+    one of `lines.rosters`, if there is one."""
 
     seen: Rows
+    roster: dict[str, Any] | None
     rows: DataFrame
     histogram: DataFrame
     segments: list[Segment]
@@ -134,7 +136,7 @@ class _State:
         """The state of those queues only."""
         some, chosen = F.col("queue").isin(*names), set(names)
         segments = [one for one in self.segments if one.queue in chosen]
-        return _State(self.seen, self.rows.where(some), self.histogram.where(some), segments, self.grain_ms)
+        return _State(self.seen, self.roster, self.rows.where(some), self.histogram.where(some), segments, self.grain_ms)
 
     def windows(self, lengths: list[int], of_whole_log: list[int], objective_ms: float) -> DataFrame:
         """Rows of `windows.summarise`."""
@@ -193,11 +195,13 @@ def _state(lines: DataFrame, cut: Cut, found: Scope, request: Request) -> _State
     seen = [row.asDict() for row in lag.seen(grains).collect()]
     rosters = [row.asDict() for row in of_lines.rosters(lines).collect()] if "roster" in found.kinds else []
     segments = expected.segments(seen, rosters, found.terms)
+    its = [one for one in rosters if found.terms and one["epoch"] == found.terms[-1]["epoch"]]
+    roster = max(its, key=lambda one: one["from_ms"], default=None)
     rows = lag.gaps(grains, expected.as_frame(lines.sparkSession, segments))
     if found.samples <= EXACT_SAMPLES:
-        return _State(seen, rows, lag.histogram(samples, cut.grains, exact=True), segments, None)
+        return _State(seen, roster, rows, lag.histogram(samples, cut.grains, exact=True), segments, None)
     histogram = materialised(lag.histogram(samples, cut.grains, exact=False))
-    return _State(seen, materialised(rows), histogram, segments, cut.grains.queue_ms)
+    return _State(seen, roster, materialised(rows), histogram, segments, cut.grains.queue_ms)
 
 
 def _put_together(
@@ -237,7 +241,9 @@ def _put_together(
         "objective_ms": request.objective_ms,
         "window_ms": cut.window_ms,
         "exact": found.samples <= EXACT_SAMPLES,
-        "loss": loss.primary_loss(backups, timeline, primaries, begin_ms=found.begin_ms, end_ms=found.end_ms),
+        "loss": loss.primary_loss(
+            backups, timeline, primaries, begin_ms=found.begin_ms, end_ms=found.end_ms, roster=state.roster
+        ),
         "backups": [_public(row) for row in backups],
         "queues": [_public(row) for row in worst[:MAX_QUEUES]],
         "windows": [_public(row) for row in chosen],

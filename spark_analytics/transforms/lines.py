@@ -17,7 +17,7 @@ from spark_analytics.schemas import EVENT, LINE
 
 IDENTITY: Final = ("cluster", "sender", "seq")
 """The identity of a line. No restart repeats it, because the numbers begin at the start time of the process, its epoch."""
-ROSTER: Final = ("cluster", "epoch", "primary", "backups", "queues")
+ROSTER: Final = ("cluster", "epoch", "primary", "backups", "queues", "voters", "witness", "witness_connected")
 UNUSED: Final = (
     *("replicate", "role", "sent_index", "received_index", "applied_index", "sync_ms", "sync_max_ms", "round_trip_ms"),
     *("records_per_s", "bytes_per_s", "reach", "asked", "answered", "round_trip_max_ms", "broker_epoch", "last_index"),
@@ -168,14 +168,13 @@ def rosters(lines: DataFrame) -> DataFrame:
     col = F.col
     order = Window.partitionBy("cluster", "epoch", "primary").orderBy("ts_ms", "seq")
     said = of(lines, "roster").where(col("mine"))
-    changes = said.withColumn("before", F.lag(_content()).over(order)).where(
-        ~F.coalesce(col("before") == _content(), F.lit(False))
-    )
+    changes = said.withColumn("before", F.lag(_content()).over(order)).where(~col("before").eqNullSafe(_content()))
     return changes.select(*ROSTER, col("ts_ms").alias("from_ms"), F.lead("ts_ms").over(order).alias("to_ms"))
 
 
 def _content() -> Column:
-    return F.struct(F.array_sort("backups").alias("backups"), F.array_sort("queues").alias("queues"))
+    names = (F.array_sort(name).alias(name) for name in ("backups", "queues", "voters"))
+    return F.struct(*names, "witness", "witness_connected")
 
 
 def views(lines: DataFrame, *, since_ms: int, every_ms: int) -> DataFrame:

@@ -195,7 +195,9 @@ def test_nobody_says_that_a_witness_lags_and_nobody_waits_for_it_to_be_spoken_of
     primary.machine.run_for(3.0)
     own._take_sample()
     said = primary.lines()
-    assert [line["backups"] for line in said if line["kind"] == "roster"][-1] == ["b"]
+    roster = [line for line in said if line["kind"] == "roster"][-1]
+    assert roster["backups"] == ["b"]
+    assert (roster["voters"], roster["witness"], roster["witness_connected"]) == (["a", "b", "c"], "c", True)
     assert {line["backup"] for line in said if line["kind"] == "sample"} == {"b"}
     other.close()
     primary.broker.close()
@@ -241,3 +243,17 @@ def test_a_backup_says_how_long_it_has_lacked_what_it_lacks_and_not_how_long_not
     own.stop()
     for each in (broker, primary.broker, machine):
         each.close()
+
+
+def test_the_roster_says_once_who_votes_and_again_when_the_witness_is_away(tmp_path: Path) -> None:
+    """Whoever asks whether the primary can be lost must count votes, and learners have none."""
+    primary = Primary(tmp_path, witness="c")
+    primary.report()
+    primary.machine.run_for(3.0)
+    primary.machine.disconnect("a", "c")
+    primary.machine.run_for(3.0)
+    rosters = [line for line in primary.lines() if line["kind"] == "roster"]
+    assert [(line["witness"], line["witness_connected"]) for line in rosters] == [("c", True), ("c", False)]
+    assert all(line["voters"] == ["a", "b", "c"] for line in rosters)
+    primary.broker.close()
+    primary.machine.close()

@@ -66,12 +66,10 @@ class Teller:
         """An event, of the teller unless `about` says of whom."""
         self._line("event", second, epoch, broker=about or self.name, type=type_, **fields)
 
-    def roster(self, second: float, backups: Iterable[str], queues: Iterable[str] = (), *, epoch: int = 1) -> None:
-        """Whom to expect from now on."""
-        interval_ms = round(self.interval_s * 1000)
-        self._line(
-            "roster", second, epoch, interval_ms=interval_ms, primary=self.name, backups=list(backups), queues=list(queues)
-        )
+    def roster(self, second: float, backups: Iterable[str], queues: Iterable[str] = (), *, epoch: int = 1, **more: Any) -> None:
+        """Whom to expect from now on, and perhaps who has a vote."""
+        names = {"backups": list(backups), "queues": list(queues)}
+        self._line("roster", second, epoch, interval_ms=round(self.interval_s * 1000), primary=self.name, **names, **more)
 
     def probe(self, second: float, broker: str) -> None:
         """What a resource manager got from a broker."""

@@ -12,13 +12,27 @@ MINUTE = 60_000
 
 
 def asked(
-    *, now: dict[str, str], records: dict[str, int] | None = None, steps: dict[str, list[str]] | None = None
+    *,
+    now: dict[str, str],
+    records: dict[str, int] | None = None,
+    steps: dict[str, list[str]] | None = None,
+    backlogs: dict[str, list[int]] | None = None,
+    roster: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The answer for backups that have these statuses at the end, and in the four minutes before it."""
-    rows = [{"backup": name, "now": status, "lag_records": (records or {}).get(name, 0)} for name, status in now.items()]
-    line = {name: {"status": (steps or {}).get(name, [status] * 4)} for name, status in now.items()}
+    """The answer for backups that have these statuses and backlogs at the end, and in the four minutes before it."""
+    lacks = {name: (backlogs or {}).get(name, [0] * 4) for name in now}
+    rows = [
+        {"backup": name, "now": status, "lag_records": (records or {}).get(name, 0), "backlog": lacks[name][-1]}
+        for name, status in now.items()
+    ]
+    line = {name: {"status": (steps or {}).get(name, [status] * 4), "backlog": lacks[name]} for name, status in now.items()}
     timeline = {"start_ms": 0, "step_ms": MINUTE, "count": 4, "backups": line}
-    return primary_loss(rows, timeline, [{"begin_ms": 0}], begin_ms=0, end_ms=4 * MINUTE)
+    return primary_loss(rows, timeline, [{"begin_ms": 0}], begin_ms=0, end_ms=4 * MINUTE, roster=roster)
+
+
+def roster(*voters: str, witness: str = "", connected: bool = True) -> dict[str, Any]:
+    """What the primary says of the votes."""
+    return {"voters": [*voters], "witness": witness, "witness_connected": bool(witness) and connected}
 
 
 @pytest.mark.parametrize(
@@ -52,3 +66,41 @@ def test_the_answer_holds_since_the_backups_that_decide_it_came_or_went() -> Non
     assert (came["since_ms"], went["since_ms"]) == (2 * MINUTE, 2 * MINUTE)
     assert went["away"] == [{"backup": "c", "now": "SILENT"}]
     assert went["why"] == "1 of 2 backups can be reached, and a promotion needs 2 of the 3 brokers."
+
+
+def test_a_witness_is_one_more_vote_while_it_is_connected() -> None:
+    well = asked(now={"b": "OK"}, roster=roster("p", "b", "w", witness="w"))
+    assert (well["answer"], well["members"], well["needed"], well["left"], well["witness"]) == ("yes", 3, 2, 1, True)
+    assert well["why"] == (
+        "1 of 1 backups can be reached, and hold every record; no other broker may fail as well. The witness is connected."
+    )
+    away = asked(now={"b": "OK"}, roster=roster("p", "b", "w", witness="w", connected=False))
+    assert (away["answer"], away["witness"]) == ("no", False)
+    assert away["why"] == (
+        "1 of 1 backups can be reached, and a promotion needs 2 of the 3 brokers. The witness is not connected."
+    )
+    assert asked(now={"b": "STOPPED"}, roster=roster("p", "b", "w", witness="w"))["answer"] == "no"
+
+
+def test_with_a_witness_a_backup_that_lacks_accepted_records_cannot_be_promoted() -> None:
+    """The witness attests the primary's log, so it refuses its vote to a backup that is catching up."""
+    found = asked(now={"b": "LAGGING"}, records={"b": 9}, backlogs={"b": [0, 0, 5, 3]}, roster=roster("p", "b", "w", witness="w"))
+    assert (found["answer"], found["since_ms"]) == ("no", 2 * MINUTE)
+    assert "none of them has all accepted records, so none of them can be promoted" in found["why"]
+
+
+def test_a_learner_has_no_vote() -> None:
+    """Two brokers of another site copy the log. They must not make up for a voter that is down."""
+    now = {"b": "OK", "c": "STOPPED", "x": "OK", "y": "OK"}
+    found = asked(now=now, roster=roster("p", "b", "c"))
+    assert (found["answer"], found["members"], found["needed"], found["left"]) == ("no", 3, 2, 1)
+    assert found["away"] == [{"backup": "c", "now": "STOPPED"}]
+    assert found["why"] == "1 of 2 voting backups can be reached, and a promotion needs 2 of the 3 voting brokers."
+    alone = asked(now={"x": "OK"}, roster=roster("p"))
+    assert (alone["answer"], alone["why"]) == ("no", "there is no voting backup: no other broker can be promoted.")
+
+
+def test_telemetry_without_voters_counts_all_members_as_before() -> None:
+    for older in (None, {"voters": None, "witness": None, "witness_connected": None}, roster()):
+        found = asked(now={"b": "OK", "c": "OK"}, roster=older)
+        assert (found["answer"], found["members"], found["left"], found["witness"]) == ("yes", 3, 2, None)

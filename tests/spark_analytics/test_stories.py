@@ -225,6 +225,21 @@ def test_a_name_that_would_paint_the_terminal_is_shown_in_letters(ten_minutes: R
     assert "\\x1b]0;owned" in shown
 
 
+# ---- can the primary be lost?
+
+
+def test_the_newest_roster_says_whose_votes_count_when_the_primary_is_lost(summary: Summarise, tmp_path: Path) -> None:
+    """Voters p, b and a witness, which had been away, and a learner of another site."""
+    p = Teller("p")
+    for second in middles(0, 60):
+        if second in (0.5, 30.5):
+            p.roster(second - 0.1, ["b", "x"], voters=["b", "p", "w"], witness="w", witness_connected=second > 30)
+        p.sample(second, "b")
+        p.sample(second, "x")
+    loss = told(summary, tmp_path, p)["loss"]
+    assert (loss["answer"], loss["members"], loss["needed"], loss["left"], loss["witness"]) == ("yes", 3, 2, 1, True)
+
+
 # ---- who is expected
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
+from pyarrow import parquet
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
@@ -26,6 +27,7 @@ from spark_analytics.jobs.summarise import Report, Request, summarise
 from spark_analytics.locations import first_line
 from spark_analytics.schemas import LINES
 from spark_analytics.store import HOUR_MS, Manifest, Store, names_of
+from spark_analytics.transforms import lines as of_lines
 from tests.spark_analytics.conftest import START_MS
 from tests.spark_analytics.test_summarise import sample
 
@@ -460,6 +462,25 @@ def test_folders_that_do_not_fit_are_refused_in_one_line(
     (output / "lag.json").write_text("{")
     with pytest.raises(Refused, match="is damaged"):
         Store(output).load()
+
+
+def test_a_store_of_an_older_release_that_lacks_the_newest_fields_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    settings = asked(tmp_path, tmp_path / "out")
+    store = stream.prepare(settings)
+    roster = sample(1.0) | {"kind": "roster", "backups": ["b"], "queues": []}
+    stream.add_batch(store, settings, spark.createDataFrame([(json.dumps(roster), "file:///one")], LINES), 0, now_ms=NOW_MS)
+    newest = {"voters", "witness", "witness_connected"}
+    for file in store.path.rglob("*.parquet"):
+        old = parquet.read_table(file, partitioning=None).drop_columns([*newest])
+        (file.parent / f".{file.name}.crc").unlink()
+        parquet.write_table(old, file)
+    with store.changing() as manifest:
+        fields = StructType.fromJson(json.loads(manifest.schema)).fields
+        manifest.schema = StructType([field for field in fields if field.name not in newest]).json()
+    lines = compact.read(spark, store, store.load(), [START_MS // HOUR_MS])
+    assert lines is not None
+    (row,) = of_lines.rosters(of_lines.tagged(lines)).collect()
+    assert (row["backups"], row["voters"], row["witness"], row["witness_connected"]) == (["b"], None, None, None)
 
 
 def test_a_start_deletes_what_was_never_committed(tmp_path: Path) -> None:
