@@ -147,6 +147,11 @@ class _Backlog:
             self._roster_due = True
             return True
 
+    def clear_roster(self) -> None:
+        """Write no roster until the next one is set."""
+        with self.lock:
+            self._roster, self._roster_due = None, False
+
     def close(self) -> bool:
         """Take nothing more; whether it was open."""
         with self.lock:
@@ -316,6 +321,10 @@ class TelemetryWriter:
         if self._backlog.set_roster(roster):
             self._schedule()
 
+    def no_roster(self) -> None:
+        """Write no roster until the next one is set: the sender is not the primary, or no longer."""
+        self._backlog.clear_roster()
+
     def flush(self) -> None:
         """Complete the file with the lines so far. Returns at once; the worker does it."""
         self._roll_wanted = True
@@ -405,7 +414,9 @@ class TelemetryWriter:
 
     def _roster_record(self, roster: dict[str, Any]) -> dict[str, Any]:
         fields = dict(roster)
-        return roster_record(self._head(fields.pop("epoch")), self._backlog.take_seq(), **fields)
+        # Its own epoch, which may be older than that of the newest line.
+        head = Head(self.cluster, fields.pop("epoch"), self.sender, timestamp(self.wall()))
+        return roster_record(head, self._backlog.take_seq(), **fields)
 
 
 def _not_written(error: OSError) -> str:

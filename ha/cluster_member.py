@@ -595,7 +595,7 @@ class ClusterMember:
 
     def _stand(self, began: float, reason: str, stand: Callable[[], Deferred[PromotionEnded]]) -> Deferred[Answer]:
         self._asked_because = reason
-        self.note("promote_asked", detail=reason)
+        self.note("promote_asked", epoch=self.log.epoch, detail=reason)
         return stand().addCallback(self._promotion_ended, began)
 
     def _bootstrap(self, *, force: bool) -> Deferred[Answer]:

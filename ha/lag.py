@@ -123,7 +123,9 @@ class LagReporter:
             self._standing.clear()
         if self._broker.state in ("active", "recovering"):
             self._sample_backups(status)
-        elif not self._log.replica.is_witness:
+            return
+        self._telemetry.no_roster()
+        if not self._log.replica.is_witness:
             self._stretch(1)
             self._telemetry.samples(epoch=status.epoch, primary=status.primary, rows=[self._own_row(status)])
 

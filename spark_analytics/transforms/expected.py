@@ -40,11 +40,19 @@ def terms(inventory: Iterable[Mapping[str, Any]], *, end_ms: int) -> list[Term]:
     """One for each epoch and primary, in order, from `quality.inventory` of one cluster: `epoch`, `primary`, `begin_ms`,
     `end_ms`, `next_ms` (when the next one began, None for the last), `last_said_ms` (the primary's last sample or roster),
     the first and the last `interval_ms`, and `has_roster`: whether the epoch has a roster.
+
+    A roster does not count after a primary of a higher epoch has begun, also if that was before the span: brokers of older
+    releases repeat their last roster after they have handed over.
     """
     said: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
-    for row in inventory:
-        if row["mine"] and row["inside"] and not row["problem"]:
-            said.setdefault((row["epoch"], row["primary"]), []).append(row)
+    mine = [row for row in inventory if row["mine"] and not row["problem"]]
+    began: dict[int, int] = {}
+    for row in mine:
+        began[row["epoch"]] = min(row["first_ms"], began.get(row["epoch"], row["first_ms"]))
+    for row in mine:
+        next_ms = min((began[epoch] for epoch in began if epoch > row["epoch"]), default=None)
+        if row["inside"] and (own := _until(row, next_ms)) is not None:
+            said.setdefault((row["epoch"], row["primary"]), []).append(own)
     with_roster = {epoch for (epoch, _), rows in said.items() if any(row["kind"] == "roster" for row in rows)}
     found: list[Term] = []
     for (epoch, primary), rows in said.items():
@@ -65,6 +73,15 @@ def terms(inventory: Iterable[Mapping[str, Any]], *, end_ms: int) -> list[Term]:
         term["next_ms"] = None if following is None else max(following["begin_ms"], term["begin_ms"])
         term["end_ms"] = max(end_ms if following is None else term["next_ms"], term["begin_ms"])
     return found
+
+
+def _until(row: Mapping[str, Any], next_ms: int | None) -> Mapping[str, Any] | None:
+    """A row, without the rosters in it that came after a primary of a higher epoch had begun; None if there is nothing else."""
+    if row["kind"] != "roster" or next_ms is None or row["last_ms"] < next_ms:
+        return row
+    if row["first_ms"] >= next_ms:
+        return None
+    return {**row, "last_ms": row["first_ms"], "end_interval_ms": row["begin_interval_ms"]}
 
 
 def segments(seen: Iterable[Mapping[str, Any]], rosters: Iterable[Mapping[str, Any]], terms: Sequence[Term]) -> list[Segment]:

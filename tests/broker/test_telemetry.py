@@ -270,6 +270,38 @@ def test_every_file_begins_with_the_roster_so_that_it_can_be_read_alone(tmp_path
         assert (head["kind"], head["epoch"], head["backups"], head["queues"]) == ("roster", 4, [BACKUP], ["a", "b"])
 
 
+def test_a_broker_that_is_no_longer_the_primary_does_not_repeat_its_roster(tmp_path: Path) -> None:
+    """Readers would take it for a second primary, of an older epoch and of now."""
+    clock = Clock()
+    writer = writer_in(tmp_path, clock=clock)
+    for epoch, primary in ((4, PRIMARY), (5, BACKUP), (6, PRIMARY)):
+        if primary == PRIMARY:
+            writer.roster(epoch=epoch, primary=primary, backups=[BACKUP], queues=[])
+        else:
+            writer.no_roster()
+        writer.samples(epoch=epoch, primary=primary, rows=[ROW])
+        writer.flush()
+        clock.now_s += 1
+    assert [(line["kind"], line["epoch"]) for line in lines_in(tmp_path)] == [
+        ("roster", 4),
+        ("sample", 4),
+        ("sample", 5),
+        ("roster", 6),
+        ("sample", 6),
+    ]
+
+
+def test_a_roster_at_the_beginning_of_a_file_does_not_change_the_epoch_of_later_lines(tmp_path: Path) -> None:
+    writer = writer_in(tmp_path)
+    writer.roster(epoch=4, primary=PRIMARY, backups=[BACKUP], queues=[])
+    writer.samples(epoch=4, primary=PRIMARY, rows=[ROW])
+    writer.flush()
+    writer.samples(epoch=5, primary=BACKUP, rows=[ROW])
+    writer.event("promote_asked")
+    writer.flush()
+    assert [(line["kind"], line["epoch"]) for line in lines_in(tmp_path)][2:] == [("roster", 4), ("sample", 5), ("event", 5)]
+
+
 def test_close_leaves_no_thread_and_no_hidden_file(tmp_path: Path) -> None:
     writer = TelemetryWriter(tmp_path, cluster="c", sender=PRIMARY, clock=Clock())
     writer.samples(epoch=1, primary=PRIMARY, rows=[ROW] * 5)

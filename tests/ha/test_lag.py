@@ -257,3 +257,16 @@ def test_the_roster_says_once_who_votes_and_again_when_the_witness_is_away(tmp_p
     assert all(line["voters"] == ["a", "b", "c"] for line in rosters)
     primary.broker.close()
     primary.machine.close()
+
+
+def test_a_primary_that_has_handed_over_writes_no_roster_any_more(primary: Primary) -> None:
+    """Each new file would begin with the roster of its old term and the time of now."""
+    primary.report()
+    primary.machine.run_for(3.0)
+    assert [line["epoch"] for line in primary.lines() if line["kind"] == "roster"] == [1]
+    primary.machine.promote("b")
+    primary.machine.run_for(3.0)
+    lines = primary.lines()
+    primary.machine.run_for(3.0)
+    later = primary.lines()[len(lines) :]
+    assert {(line["kind"], line.get("role"), line["primary"]) for line in later} == {("sample", "backup", "b")}

@@ -300,6 +300,35 @@ def test_a_deposed_primary_has_no_say_once_the_next_has_begun(summary: Summarise
     assert (gone["n"], gone["now"]) == (200, "STOPPED")
 
 
+def test_a_roster_that_a_former_primary_repeats_makes_it_no_primary(summary: Summarise, tmp_path: Path) -> None:
+    """A planned switchover at 60 s. Brokers of older releases repeated their last roster in each new file. The span may begin
+    after the switchover, and at a roster."""
+    p, q = Teller("p"), Teller("q")
+    p.roster(0.4, ["q", "r"])
+    q.event(60.0, "promote_asked", epoch=1, detail="qpid-ha promote")
+    q.event(60.3, "failover_done", epoch=2, to="q", duration_ms=300.0)
+    q.roster(60.4, ["p", "r"], epoch=2)
+    for second in middles(0, 300):
+        if second < 60:
+            p.sample(second, "q")
+            p.sample(second, "r")
+            continue
+        q.sample(second, "p", epoch=2)
+        q.sample(second, "r", epoch=2)
+        if second % 30 == 0.5:
+            p.roster(second - 0.2, ["q", "r"])
+            p.sample(second, "p", epoch=2, primary="q", role="backup")
+    whole = told(summary, tmp_path, p, q)
+    assert [(row["kind"], row["gap_ms"]) for row in whole["failovers"]] == [("switchover", 300)]
+    assert [(row["primary"], row["last_said_ms"] - START_MS) for row in whole["terms"]] == [("p", 59_500), ("q", 299_500)]
+    assert whole["lanes"]["p"][0] == [START_MS + 400, START_MS + 60_400, "PRIMARY"]
+    for since in (120_000, 150_250):
+        later = summary(tmp_path, now_ms=START_MS + 700_000, since_ms=START_MS + since)
+        assert ([row["primary"] for row in later["terms"]], later["failovers"]) == (["q"], [])
+        assert "PRIMARY" not in {status for _, _, status in later["lanes"]["p"]}
+        assert later["loss"]["since_ms"] == later["terms"][0]["begin_ms"]
+
+
 def test_an_empty_span_to_compare_with_is_refused_in_a_line_that_names_it(summary: Summarise, tmp_path: Path) -> None:
     p = Teller("p")
     for second in middles(0, 30):
