@@ -62,6 +62,9 @@ class Manifest:
     """The files of the last batch, as hashes of their names, so that a file that continues in the next batch is counted once."""
     newest: dict[str, int] = field(default_factory=dict)
     heard: dict[str, int] = field(default_factory=dict)
+    """Backup → when its primary last heard it."""
+    heard_in: dict[str, str] = field(default_factory=dict)
+    """Backup → its cluster. A store of an older release does not know it."""
     schema: str = ""
     """The newest schema, in Spark's form. Columns that older files lack are read as null."""
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("lines", "files", "repeated", "late", "bad"), 0))
@@ -91,7 +94,7 @@ class Manifest:
         return found | {f"hours/hour={hour}/v={version}" for hour, version in self.hours.items()}
 
 
-_OF_BATCHES: Final = (*("batch", "query", "updated_ms", "seen", "files", "newest", "heard", "counters", "schema"),)
+_OF_BATCHES: Final = (*("batch", "query", "updated_ms", "seen", "files", "newest", "heard", "heard_in", "counters", "schema"),)
 
 
 def names(*parts: str) -> str:

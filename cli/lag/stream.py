@@ -133,10 +133,13 @@ class _Watch:
         click.echo(f"batch {done.batch}: {done.lines:,} lines, {done.total:,} in all{age}", err=True)
 
     def look(self) -> None:
-        """Print when a backup falls silent, and when it is heard again; only while following."""
+        """Print when a backup falls silent, and when it is heard again or is no backup any more; only while following."""
         if self._last is None or self._asked.available_now:
             return
         now_ms = time.time() * 1000
+        for backup in sorted(self._silent - self._last.heard.keys()):
+            self._silent.remove(backup)
+            click.echo(f"no longer a backup: {backup}", err=True)
         for backup, heard_ms in sorted(self._last.heard.items()):
             silent = now_ms - heard_ms > self._limit_ms
             if silent and backup not in self._silent:

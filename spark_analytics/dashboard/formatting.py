@@ -14,6 +14,7 @@ MEANING: Final = {
     "LAGGING": "over the objective and not catching up",
     "GAP": "answers, but some of its samples are missing",
     "OK": "keeps up",
+    "REMOVED": "no longer a backup",
 }
 _BARS: Final = "▁▂▃▄▅▆▇█"
 

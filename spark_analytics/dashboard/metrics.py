@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from spark_analytics.jobs.series import NO_BACKUP
 from spark_analytics.transforms.windows import STATUSES
 from telemetry.exposition import CONTENT_TYPE, Family, labels, lines
 
@@ -44,7 +45,7 @@ def _families(report: Report) -> Iterator[tuple[str, str, list[Sample]]]:
     yield "primary_can_be_lost", "1 when the backups are a majority without the primary.", [(cluster, _ANSWERS[loss["answer"]])]
     yield "records_at_risk", "Records that are on no backup.", [(cluster, loss["records"])]
     yield "members", "Brokers that have a vote.", [(cluster, loss["members"])]
-    standing = [(cluster | {"backup": row["backup"]}, row) for row in report["backups"] if row["now"] != "PRIMARY"]
+    standing = [(cluster | {"backup": row["backup"]}, row) for row in report["backups"] if row["now"] not in NO_BACKUP]
     yield (
         "status",
         "1 for the backup's status, 0 for the others.",

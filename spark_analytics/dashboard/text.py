@@ -20,6 +20,7 @@ WIDEST: Final = 160
 _QUEUES: Final = 8
 _HOURS: Final = 3
 _GONE: Final = ("SILENT", "STOPPED")
+_NO_BACKUP: Final = ("PRIMARY", "REMOVED")
 _COLOURS: Final = {
     **dict.fromkeys(("SILENT", "STOPPED", "REWOUND"), "1;31"),
     **dict.fromkeys(("STALLED", "LAGGING"), "33"),
@@ -83,7 +84,7 @@ def _lines(report: Report, paper: _Paper) -> Iterator[str]:
 
 
 def _verdict(report: Report, paper: _Paper) -> Iterator[str]:
-    standing = [row for row in report["backups"] if row["now"] != "PRIMARY"]
+    standing = [row for row in report["backups"] if row["now"] not in _NO_BACKUP]
     bad = [row for row in standing if row["now"] != "OK"]
     if not standing:
         yield from _wrapped("Can I lose the primary now? No: there is no backup, every record stands on one broker.", paper)

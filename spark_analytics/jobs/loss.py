@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from spark_analytics.jobs.series import GONE, Rows
+from spark_analytics.jobs.series import GONE, NO_BACKUP, Rows
 
 _AWAY: Final = (*GONE, "REWOUND")
 
@@ -35,7 +35,7 @@ def primary_loss(
     """
     voters = (roster or {}).get("voters")
     witness = bool(roster["witness_connected"]) if roster and voters and roster["witness"] else None
-    standing = [row for row in backups if row["now"] != "PRIMARY"]
+    standing = [row for row in backups if row["now"] not in NO_BACKUP]
     voting = [row for row in standing if not voters or row["backup"] in voters]
     away = [{"backup": row["backup"], "now": row["now"]} for row in voting if row["now"] in _AWAY]
     gone = {row["backup"] for row in away}

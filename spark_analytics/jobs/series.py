@@ -12,6 +12,10 @@ HEAT_QUEUES: Final = 40
 DETAIL_ROWS: Final = 120
 WORST_HOURS: Final = 60
 GONE: Final = ("SILENT", "STOPPED")
+REMOVED: Final = "REMOVED"
+"""What a former backup is at the end of the span, if no sample of it is expected any more."""
+NO_BACKUP: Final = ("PRIMARY", REMOVED)
+"""The words for brokers that are not backups at the end of the span."""
 LETTERS: Final = {"SILENT": "S", "STOPPED": "X", "REWOUND": "R", "STALLED": "T", "LAGGING": "L", "GAP": "G", "OK": "O"}
 NOT_EXPECTED: Final = "."
 TIMELINE: Final = (

@@ -219,7 +219,8 @@ def add_batch(store: Store, asked: Streaming, batch: DataFrame, number: int, *, 
     manifest.files = sorted(files)
     its = {key: ranges.united(manifest.seen.get(key, []), numbers.get(key, [])) for key in numbers}
     manifest.seen |= {key: ranges.capped(found, MAX_RANGES) for key, found in its.items()}
-    _remember(manifest, presence, _heard(lines))
+    _remember(manifest, presence)
+    _listen(manifest, _told(lines))
     manifest.batch, manifest.updated_ms, manifest.query = number, now_ms, query or manifest.query
     with store.changing() as current:
         manifest.counted_in(current)
@@ -267,13 +268,36 @@ def _write(store: Store, manifest: Manifest, number: int, lines: DataFrame, now_
         manifest.parts[number] = hours
 
 
-def _heard(lines: DataFrame) -> dict[str, int]:
-    """When each backup was last heard, according to the primary."""
-    looks = of_lines.of(lines, "sample").where("mine AND connected AND queue IS NULL")
-    return {row["backup"]: row["ts_ms"] for row in looks.groupBy("backup").agg(F.max("ts_ms").alias("ts_ms")).collect()}
+def _told(lines: DataFrame) -> list[Row]:
+    """What the primaries say, few rows: for each backup when it was last heard (`heard_ms`), for each primary when it last said
+    something (`said_ms`), and its newest roster."""
+    col = F.col
+    told = lines.where("problem IS NULL AND inside AND mine AND queue IS NULL").groupBy("cluster", "kind", "primary", "backup")
+    heard_ms, said_ms = F.max(F.when(col("connected"), col("ts_ms"))).alias("heard_ms"), F.max("ts_ms").alias("said_ms")
+    return told.agg(heard_ms, said_ms, F.max(F.struct("epoch", "ts_ms", "backups")).alias("newest")).collect()
 
 
-def _remember(manifest: Manifest, presence: Iterable[Row], heard: dict[str, int]) -> None:
+def _listen(manifest: Manifest, told: Iterable[Row]) -> None:
+    """Store when each backup was last heard, according to the primary. A broker is no backup any more when it is the primary, and
+    when a newer roster of its cluster does not name it."""
+    rows = list(told)
+    for row in rows:
+        if row["heard_ms"] is not None:
+            manifest.heard[row["backup"]] = max(manifest.heard.get(row["backup"], 0), row["heard_ms"])
+            manifest.heard_in[row["backup"]] = row["cluster"]
+    rosters: dict[str, Row] = {}
+    for row in (row for row in rows if row["kind"] == "roster"):
+        before = rosters.get(row["cluster"])
+        rosters[row["cluster"]] = row["newest"] if before is None else max(before, row["newest"])
+    for backup, heard_ms in list(manifest.heard.items()):
+        roster = rosters.get(manifest.heard_in.get(backup, ""))
+        left_out = roster is not None and roster["ts_ms"] > heard_ms and backup not in roster["backups"]
+        if left_out or any(row["primary"] == backup and row["said_ms"] > heard_ms for row in rows):
+            del manifest.heard[backup]
+            manifest.heard_in.pop(backup, None)
+
+
+def _remember(manifest: Manifest, presence: Iterable[Row]) -> None:
     """Store in the manifest what the next batches and the reader need besides the rows."""
     newest = dict(manifest.newest)
     for row in presence:
@@ -284,5 +308,3 @@ def _remember(manifest: Manifest, presence: Iterable[Row], heard: dict[str, int]
             if row["last_ms"] < newest.get(key, 0) - LATE_MS:
                 manifest.counters["late"] += row["lines"]
             manifest.newest[key] = max(manifest.newest.get(key, 0), row["last_ms"])
-    for backup, ts_ms in heard.items():
-        manifest.heard[backup] = max(manifest.heard.get(backup, 0), ts_ms)

@@ -223,7 +223,7 @@ def _put_together(
     primaries = [{name: term[name] for name in _TERM} for term in terms]
     axis, heat_axis = (Axis.over(found.begin_ms, found.end_ms, step) for step in (cut.step_ms, cut.heat_ms))
     lanes = series.lanes(steps, primaries, axis, begin_ms=found.begin_ms, end_ms=found.end_ms, interval_ms=found.interval_ms)
-    backups, timeline = _backups(totals, steps), series.timeline(steps, primaries, axis)
+    backups, timeline = _backups(totals, steps, state.segments, found), series.timeline(steps, primaries, axis)
     told = _told(lines) if "event" in found.kinds else []
     cells = _of(rows, cut.heat_ms)
     chosen, left_out = _windows(_of(rows, cut.window_ms), {name: i for i, name in enumerate(names)})
@@ -363,17 +363,23 @@ def _public(row: dict[str, Any]) -> dict[str, Any]:
 # -- the parts of the report
 
 
-def _backups(totals: Rows, steps: Rows) -> Rows:
-    """Each backup's whole log over the whole span; `now` is the status at the end, `status` the worst rule over all."""
+def _backups(totals: Rows, steps: Rows, segments: list[Segment], found: Scope) -> Rows:
+    """Each backup's whole log over the whole span; `now` is the status at the end, `status` the worst rule over all.
+
+    At the end, the primary of the last term is no backup, and neither is a broker that is not expected any more.
+    """
     latest = {row["backup"]: row for row in steps}
-    end_ms = max((row["start_ms"] for row in steps), default=0)
-    found = []
+    primary = found.terms[-1]["primary"] if found.terms else None
+    # The end of the span and the end of a segment are rounded to intervals in different ways.
+    expected_ms = found.end_ms - 2 * found.interval_ms
+    expected_now = {one.backup for one in segments if one.queue is None and one.to_ms > expected_ms}
+    rows = []
     for row in sorted((row for row in totals if row["queue"] is None), key=lambda row: row["backup"]):
         last = latest.get(row["backup"], {})
-        now = last["status"] if last.get("start_ms") == end_ms else "PRIMARY"
+        now = "PRIMARY" if row["backup"] == primary else last["status"] if row["backup"] in expected_now else series.REMOVED
         ending = {name: last.get(name) for name in ("ack_rate", "commit_rate", "catch_up_rate", "backlog", "forecast_ms")}
-        found.append(row | ending | {"now": now})
-    return found
+        rows.append(row | ending | {"now": now})
+    return rows
 
 
 def _windows(rows: Rows, places: dict[str, int]) -> tuple[Rows, bool]:

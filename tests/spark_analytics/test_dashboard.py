@@ -134,7 +134,7 @@ def test_a_report_without_queues_failovers_or_events_is_a_page_too(report: Repor
 
 
 def test_every_status_has_a_meaning() -> None:
-    assert set(formatting.MEANING) == {*STATUSES, "PRIMARY"}
+    assert set(formatting.MEANING) == {*STATUSES, "PRIMARY", "REMOVED"}
 
 
 @pytest.mark.parametrize(

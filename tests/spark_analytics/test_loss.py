@@ -46,6 +46,7 @@ def roster(*voters: str, witness: str = "", connected: bool = True) -> dict[str,
         ({"b": "OK", "c": "OK", "d": "OK", "e": "SILENT"}, {"b": 5}, "yes", "Yes"),
         ({"b": "OK", "c": "OK", "d": "REWOUND", "e": "SILENT"}, {}, "no", "No"),
         ({"b": "OK", "c": "OK", "d": "PRIMARY"}, {}, "yes", "Yes"),
+        ({"b": "OK", "c": "SILENT", "d": "REMOVED", "e": "REMOVED"}, {}, "no", "No"),
     ],
 )
 def test_the_primary_can_be_lost_when_the_backups_are_a_majority_without_it(

@@ -240,6 +240,38 @@ def test_the_newest_roster_says_whose_votes_count_when_the_primary_is_lost(summa
     assert (loss["answer"], loss["members"], loss["needed"], loss["left"], loss["witness"]) == ("yes", 3, 2, 1, True)
 
 
+def test_a_new_primary_is_no_backup_though_it_was_one_in_the_same_step(summary: Summarise, tmp_path: Path) -> None:
+    """Four brokers, and a step is 30 s. The primary is killed 10 s after the last step begins: two backups are left, of three."""
+    p, q = Teller("p", interval_s=10), Teller("q", interval_s=10)
+    for second in middles(0, 10_780, 10):
+        for name in "qrs":
+            p.sample(second, name)
+    for second in middles(10_780, 10_800, 10):
+        q.sample(second, "p", 5000.0, epoch=2, connected=False)
+        for name in "rs":
+            q.sample(second, name, epoch=2)
+    report = told(summary, tmp_path, p, q, now_ms=START_MS + 11_000_000)
+    assert report["timeline"]["step_ms"] == 30_000
+    assert {row["backup"]: row["now"] for row in report["backups"]} == {"p": "STOPPED", "q": "PRIMARY", "r": "OK", "s": "OK"}
+    loss = report["loss"]
+    assert (loss["answer"], loss["members"], loss["needed"], loss["left"]) == ("no", 4, 3, 2)
+    assert loss["away"] == [{"backup": "p", "now": "STOPPED"}]
+
+
+def test_a_broker_that_was_removed_from_the_cluster_is_neither_a_primary_nor_a_backup(summary: Summarise, tmp_path: Path) -> None:
+    p = Teller("p")
+    p.roster(0.4, ["b", "c", "d"])
+    for second in middles(0, 300):
+        if second == 100.5:
+            p.roster(100.4, ["b", "c"])
+        for name in "bcd" if second < 100 else "bc":
+            p.sample(second, name)
+    report = told(summary, tmp_path, p)
+    assert {row["backup"]: row["now"] for row in report["backups"]} == {"b": "OK", "c": "OK", "d": "REMOVED"}
+    assert (report["loss"]["members"], report["loss"]["away"]) == (3, [])
+    assert "2 of 2 backups keep up at the end." in text.render(report)
+
+
 # ---- who is expected
 
 

@@ -20,6 +20,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
+from cli.lag.stream import _Watch as Watch
 from spark_analytics import demo_data, requests
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import compact, inputs, spans, stream
@@ -29,6 +30,7 @@ from spark_analytics.schemas import LINES
 from spark_analytics.store import HOUR_MS, Manifest, Store, names_of
 from spark_analytics.transforms import lines as of_lines
 from tests.spark_analytics.conftest import START_MS
+from tests.spark_analytics.stories import Teller
 from tests.spark_analytics.test_summarise import sample
 
 NOW_MS = START_MS + 2 * spans.HOUR
@@ -462,6 +464,42 @@ def test_folders_that_do_not_fit_are_refused_in_one_line(
     (output / "lag.json").write_text("{")
     with pytest.raises(Refused, match="is damaged"):
         Store(output).load()
+
+
+def heard(spark: SparkSession, output: Path, number: int, *tellers: Teller) -> dict[str, float]:
+    """Whom a stream has heard, and at which second, after one more batch with what they say."""
+    settings = asked(output, output)
+    lines = [(json.dumps(line), f"file:///{teller.name}") for teller in tellers for line in teller.lines]
+    done = stream.add_batch(stream.prepare(settings), settings, spark.createDataFrame(lines, LINES), number, now_ms=NOW_MS)
+    assert done is not None
+    return {backup: (ts_ms - START_MS) / 1000 for backup, ts_ms in done.heard.items()}
+
+
+def test_nobody_waits_for_a_backup_that_became_the_primary_or_left_the_cluster(spark: SparkSession, tmp_path: Path) -> None:
+    output, p, q, other = tmp_path / "out", Teller("p"), Teller("q"), Teller("x")
+    p.roster(0.4, ["q", "r"])
+    p.sample(0.5, "q")
+    p.sample(0.5, "r")
+    other.roster(0.4, ["y"])
+    other.sample(0.5, "y")
+    other.lines = [line | {"cluster": "another"} for line in other.lines]
+    assert heard(spark, output, 0, p, other) == {"q": 0.5, "r": 0.5, "y": 0.5}
+    q.sample(1.5, "p", epoch=2)
+    assert heard(spark, output, 1, q) == {"p": 1.5, "r": 0.5, "y": 0.5}, "q serves"
+    q.roster(2.4, ["p"], epoch=2)
+    q.sample(2.5, "p", epoch=2, connected=False)
+    assert heard(spark, output, 2, q) == {"p": 1.5, "y": 0.5}, "r was removed; of another cluster q says nothing"
+
+
+def test_a_backup_that_is_said_to_be_silent_is_said_to_be_none_when_it_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch = Watch(stream.Streaming(str(tmp_path), str(tmp_path)))
+    for backups in ({"b": 1000}, {}, {}):
+        watch.batch(stream.Progress(0, 1, 1, None, backups))
+        watch.look()
+    said = [line.split(":")[0] for line in capsys.readouterr().err.splitlines() if not line.startswith("batch")]
+    assert said == ["SILENT b", "no longer a backup"]
 
 
 def test_a_store_of_an_older_release_that_lacks_the_newest_fields_is_read(spark: SparkSession, tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ const byId = (id) => document.getElementById(id);
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 const isNumber = (x) => typeof x === "number" && Number.isFinite(x);
 const isGone = (status) => status === "SILENT" || status === "STOPPED";
+const isNoBackup = (now) => now === "PRIMARY" || now === "REMOVED";
 const list = (x) => (Array.isArray(x) ? x : []);
 const records = (x) => list(x).filter((one) => one && typeof one === "object");
 const listNames = (names) =>

@@ -128,7 +128,7 @@ const worstIn = (values, [a, b]) => {
 // -- overview
 
 function standing(report) {
-  const rows = records(report.backups).filter((row) => row.now !== "PRIMARY");
+  const rows = records(report.backups).filter((row) => !isNoBackup(row.now));
   const good = rows.filter((row) => row.now === "OK");
   const synced = rows.filter((row) => row.in_sync === true && !isGone(row.now));
   return { rows, good, synced };
@@ -499,7 +499,7 @@ function backupsCard(report) {
 }
 /** When it will be level, as people say it. */
 function levelAgain(row) {
-  if (row.now === "PRIMARY") return "–";
+  if (isNoBackup(row.now)) return "–";
   if (isNumber(row.forecast_ms)) return "in " + duration(row.forecast_ms);
   if (!(row.backlog > 0)) return "nothing waits";
   return row.now === "OK" ? "keeps up" : "never at this rate";
