@@ -60,21 +60,31 @@ def inspect(path: str) -> Folder:
     try:
         whole = [file for file in folder.rglob("*") if file.name.endswith(SUFFIXES) and not file.name.startswith((".", "_"))]
         unfinished = sum(1 for _ in folder.rglob(".*.part"))
-        nbytes = sum(file.stat().st_size for file in whole)
+        sizes = {file: size for file in whole if (size := _size(file)) is not None}
     except OSError as error:
         raise Refused(f"cannot read {error.filename or path}: {error.strerror}; check its owner and mode") from None
-    if not whole and not unfinished:
+    if not sizes and not unfinished:
         raise Refused(f"{path} holds no telemetry yet (no *.jsonl in it): is it the folder that the brokers write telemetry to?")
-    for file in whole:
+    for file in sizes:
         if not _readable(file):
             raise Refused(f"cannot read {file}: check its owner and mode")
-    return Folder(path, len(whole), nbytes, unfinished, sum(not _is_whole_gzip(file) for file in whole))
+    return Folder(path, len(sizes), sum(sizes.values()), unfinished, sum(not _is_whole_gzip(file) for file in sizes))
+
+
+def _size(file: Path) -> int | None:
+    """Its bytes; None if its broker has deleted it meanwhile."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def _readable(file: Path) -> bool:
     try:
         with file.open("rb"):
             return True
+    except FileNotFoundError:
+        return True  # its broker has deleted it meanwhile
     except OSError:
         return False
 
@@ -87,6 +97,8 @@ def _is_whole_gzip(file: Path) -> bool:
     try:
         with gzip.open(file) as unpacked:
             unpacked.read(_PEEK_BYTES)
+    except FileNotFoundError:
+        return True
     except (OSError, EOFError, zlib.error):
         return False
     return True
@@ -97,7 +109,9 @@ def read_lines(spark: SparkSession, path: str) -> DataFrame:
     location."""
     unfinished = {} if is_remote(path) else unfinished_lines(Path(path))
     try:
-        lines = spark.read.text(located(path), recursiveFileLookup=True, pathGlobFilter="*.{jsonl,jsonl.gz}")
+        # A broker deletes its oldest files at any time, also after Spark has listed them.
+        reader = spark.read.option("ignoreMissingFiles", "true")
+        lines = reader.text(located(path), recursiveFileLookup=True, pathGlobFilter="*.{jsonl,jsonl.gz}")
     except Exception as error:
         raise Refused(why_not(spark, path, error)) from None
     found = lines.select("value", F.col("_metadata.file_path").alias("file"))

@@ -14,7 +14,7 @@ from py4j.protocol import REFLECTION_COMMAND_NAME
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from spark_analytics import demo_data
+from spark_analytics import demo_data, sources
 from spark_analytics.demo_data import BROKERS
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import inputs
@@ -279,3 +279,31 @@ def test_lines_from_before_the_name_was_known_and_from_a_resource_manager_belong
     told = event | {"kind": "event", "cluster": "a,b,c", "sender": "manager", "broker": "p", "type": "failure_detected"}
     report = summary(written(tmp_path, [*early, *(sample(s + 0.5) for s in range(3, 20)), told]))
     assert (report["cluster"], row_of(report, "b")["n"], report["events"][0]["sender"]) == ("c", 20, "manager")
+
+
+def test_a_file_that_its_broker_deletes_before_it_is_read_is_only_missing(spark: SparkSession, tmp_path: Path) -> None:
+    """A broker deletes its oldest file at any time, also after Spark has listed it."""
+    for name, seconds in (("old", range(5)), ("new", range(5, 20))):
+        written(tmp_path, [sample(second + 0.5) for second in seconds], name)
+    lines = sources.read_lines(spark, str(tmp_path))
+    assert len(lines.inputFiles()) == 2
+    (tmp_path / "old.jsonl").unlink()
+    assert lines.count() == 15
+
+
+@pytest.mark.parametrize("touched", ["stat", "open"])
+def test_a_file_that_its_broker_deletes_while_the_folder_is_inspected_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, touched: str
+) -> None:
+    for name in ("new", "old"):
+        written(tmp_path, [sample(0.5)], name)
+    real, old = getattr(Path, touched), tmp_path / "old.jsonl"
+
+    def just_deleted(path: Path, *how: Any, **more: Any) -> Any:
+        if path == old:
+            old.unlink(missing_ok=True)
+        return real(path, *how, **more)
+
+    monkeypatch.setattr(Path, touched, just_deleted)
+    found = sources.inspect(str(tmp_path))
+    assert (found.files, found.unreadable) == (1 if touched == "stat" else 2, 0)
