@@ -19,6 +19,7 @@ import re
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -195,11 +196,11 @@ def _is_complete(path: Path, nbytes: int, now_s: float) -> bool:
 
 
 def _opened(path: Path) -> Any:
-    """The file with its final name or, before the rename, with its hidden one."""
-    try:
-        return path.open("rb")
-    except FileNotFoundError:
-        return path.with_name(f".{path.name.removesuffix('.jsonl')}.part").open("rb")
+    """The file with its final name or, before the rename, with its hidden one. FileNotFoundError if it is deleted."""
+    for name in (path.name, f".{path.name.removesuffix('.jsonl')}.part"):
+        with suppress(FileNotFoundError):
+            return path.with_name(name).open("rb")
+    return path.open("rb")  # the broker may have renamed it between the two attempts
 
 
 def _whole_bytes(path: Path) -> int:

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from cli.lag.stream import _Watch as Watch
-from spark_analytics import demo_data, requests
+from spark_analytics import demo_data, requests, tail
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import compact, inputs, spans, stream
 from spark_analytics.jobs.summarise import Report, Request, summarise
@@ -519,6 +519,25 @@ def test_a_store_of_an_older_release_that_lacks_the_newest_fields_is_read(spark:
     assert lines is not None
     (row,) = of_lines.rosters(of_lines.tagged(lines)).collect()
     assert (row["backups"], row["voters"], row["witness"], row["witness_connected"]) == (["b"], None, None, None)
+
+
+def test_a_file_that_is_renamed_while_it_is_opened_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offset moves on, so its lines would be lost without an error."""
+    part, whole = tmp_path / ".p.000000000000001.part", tmp_path / "p.000000000000001.jsonl"
+    part.write_text("one\ntwo\n")
+    end = tail.next_offset(tmp_path, {}, None, None)
+    opened = Path.open
+
+    def renamed_before_the_second_attempt(path: Path, *how: Any, **more: Any) -> Any:
+        if path == part and not whole.exists():
+            part.rename(whole)
+        return opened(path, *how, **more)
+
+    monkeypatch.setattr(Path, "open", renamed_before_the_second_attempt)
+    ((name, first, last),) = tail.ranges_of({}, end)
+    assert [line for lines in tail.lines_of(tmp_path / name, first, last) for line in lines.to_pylist()] == ["one", "two"]
+    whole.unlink()
+    assert list(tail.lines_of(tmp_path / name, first, last)) == [], "it is deleted"
 
 
 def test_a_start_deletes_what_was_never_committed(tmp_path: Path) -> None:
