@@ -2,7 +2,7 @@
 
 A primary's *term* is the time of its epoch. It ends when the next term begins, not when its primary falls silent: the gap
 between two primaries is silence of all backups. Within the term each backup and queue is expected while the primary's roster
-names it. Without a roster in the term, it is expected from its first sample to the end of the term. With a roster that does
+names it, and before the first roster of the span from its first sample, if that roster names it. Without a roster in the term, it is expected from its first sample to the end of the term. With a roster that does
 not name it, it is expected while it is sampled. A queue without roster and samples does not exist, and is not silent. Times
 are cut at whole sampling intervals, so that the interval of a sample is where the sample is, and no interval at either end is
 lost.
@@ -90,11 +90,18 @@ def segments(seen: Iterable[Mapping[str, Any]], rosters: Iterable[Mapping[str, A
     `seen` are the rows of `lag.seen`, `rosters` those of `lines.rosters`: one for each backup and queue, or for each roster.
     """
     named: dict[_Whose, list[tuple[int, int | None]]] = {}
+    first_roster_ms: dict[int, int] = {}
     for roster in rosters:
+        first_roster_ms[roster["epoch"]] = min(roster["from_ms"], first_roster_ms.get(roster["epoch"], roster["from_ms"]))
         for backup in roster["backups"]:
             for queue in (None, *roster["queues"]):
                 named.setdefault((roster["epoch"], backup, queue), []).append((roster["from_ms"], roster["to_ms"]))
-    told = {**{(row["epoch"], row["backup"], row["queue"]): [(row["from_ms"], row["to_ms"])] for row in seen}, **named}
+    sampled = {(row["epoch"], row["backup"], row["queue"]): (row["from_ms"], row["to_ms"]) for row in seen}
+    told = {**{whose: [times] for whose, times in sampled.items()}, **named}
+    for whose in sampled.keys() & named.keys():
+        begin_ms, named_ms = sampled[whose][0], min(from_ms for from_ms, _ in named[whose])
+        if begin_ms < named_ms == first_roster_ms[whose[0]]:  # no roster before the first one left it out
+            told[whose] = [(begin_ms, named_ms), *named[whose]]
     of_epoch: dict[int, list[Term]] = {}
     for term in terms:
         of_epoch.setdefault(term["epoch"], []).append(term)

@@ -45,6 +45,20 @@ def test_what_is_sampled_and_on_no_roster_is_expected_while_it_is_sampled() -> N
     assert {*found} == {Segment("b", None, 0, 10_000, 1000), Segment("c", None, 2000, 6000, 1000)}
 
 
+def test_what_is_sampled_before_the_first_roster_of_the_span_is_expected_from_its_first_sample() -> None:
+    """Rosters come every 30 s, and a span may begin between two of them."""
+    told = [roster(6400, None, "q")]
+    looks = [seen("b", 2500, 9500), seen("b", 3500, 9500, queue="q")]
+    found = segments(looks, told, [term(1, 2500, 10_000, is_last=True, has_roster=True)])
+    assert {*found} == {Segment("b", None, 2000, 10_000, 1000), Segment("b", "q", 3000, 10_000, 1000)}
+
+
+def test_what_an_earlier_roster_left_out_is_expected_from_the_roster_that_names_it() -> None:
+    told = [roster(500, 5200), roster(5200, None, "q")]
+    found = segments([seen("b", 4500, 9500, queue="q")], told, [term(1, 500, 10_000, is_last=True, has_roster=True)])
+    assert {*found} == {Segment("b", None, 0, 10_000, 1000), Segment("b", "q", 5000, 10_000, 1000)}
+
+
 def test_a_change_of_primary_breaks_nothing_and_a_time_as_the_primary_does() -> None:
     terms = [term(1, 500, 4500), term(2, 4500, 8500), term(3, 8500, 11_501, is_last=True)]
     both = [seen("c", begin, begin + 3000, epoch=epoch) for epoch, begin in ((1, 500), (2, 4500), (3, 8500))]
