@@ -69,6 +69,27 @@ def test_a_backup_a_queue_and_a_time_open_by_click_and_the_way_back_closes_them(
     assert browser.complaints() == []
 
 
+def test_the_first_of_the_worst_hours_opens_the_part_of_it_that_is_in_the_span(browser: Browser, tmp_path: Path) -> None:
+    """The span begins 50 minutes into the hour: ten minutes of it are left."""
+    report = reports.made(span_ms=3_600_000)
+    hour, begin_ms = report["worst_hours"][0], report["from_ms"]
+    report["worst_hours"] = [hour | {"start_ms": begin_ms - 3_000_000, "length_ms": 600_000}]
+    tab = show(browser, tmp_path, report)
+    tab.click("#card-hours tbody button")
+    assert tab.evaluate("location.hash") == f"#from={begin_ms}&to={begin_ms + 600_000}"
+    assert "08:00:00 – 08:10:00" in tab.text("#h-detail")
+
+
+def test_a_removed_broker_is_shown_and_counts_as_no_backup(browser: Browser, tmp_path: Path) -> None:
+    report = reports.made(brokers=4)
+    report["backups"][3]["now"] = "REMOVED"
+    tab = show(browser, tmp_path, report)
+    assert "REMOVED" in tab.text("#card-backups")
+    assert tab.text(".verdict h3") == "Every backup keeps up"
+    assert "2 of 2" in tab.text(".hero")
+    assert browser.complaints() == []
+
+
 def test_all_of_it_can_be_reached_with_keys_alone(browser: Browser, tmp_path: Path) -> None:
     tab = show(browser, tmp_path, reports.made())
     tab.press("Tab")

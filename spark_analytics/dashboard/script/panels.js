@@ -103,10 +103,11 @@ function opens(what, text, key) {
 }
 const backupButton = (report, name) => opens({ kind: "backup", name }, [dot(report, name), h("span", null, name)]);
 const queueButton = (name) => opens({ kind: "queue", name }, [name]);
-const timeButton = (report, row) =>
-  opens({ kind: "time", from: row.start_ms, to: row.start_ms + row.length_ms }, [
-    day(row.start_ms).slice(5) + " " + clock(row.start_ms, false),
-  ]);
+/** An hour may begin before the span; its length is that of the part in the span. */
+function timeButton(report, row) {
+  const from = Math.max(row.start_ms, report.from_ms);
+  return opens({ kind: "time", from, to: from + row.length_ms }, [day(row.start_ms).slice(5) + " " + clock(row.start_ms, false)]);
+}
 const bar = (text, part) =>
   h(
     "span",
