@@ -2,10 +2,10 @@
 
 A primary's *term* is the time of its epoch. It ends when the next term begins, not when its primary falls silent: the gap
 between two primaries is silence of all backups. Within the term each backup and queue is expected while the primary's roster
-names it, and before the first roster of the span from its first sample, if that roster names it. Without a roster in the term, it is expected from its first sample to the end of the term. With a roster that does
-not name it, it is expected while it is sampled. A queue without roster and samples does not exist, and is not silent. Times
-are cut at whole sampling intervals, so that the interval of a sample is where the sample is, and no interval at either end is
-lost.
+names it, and before the first roster of the span from its first sample, if that roster names it. Without a roster in the
+term, it is expected from its first sample to the end of the term. With a roster that does not name it, it is expected while
+it is sampled. A queue without roster and samples does not exist, and is not silent. Times are cut at whole sampling
+intervals, so that the interval of a sample is where the sample is, and no interval at either end is lost.
 """
 
 from __future__ import annotations
