@@ -161,6 +161,8 @@ def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> 
     inventory = quality.inventory(presence).collect()
     if any(row["problem"] == of_lines.WRONG_CLOCK for row in inventory):
         every = tagged(of_lines.without_leaps(read.lines, presence))
+        presence = materialised(of_lines.presence(every))
+        inventory = quality.inventory(presence).collect()
     found = scope.find(
         inventory,
         request.path,

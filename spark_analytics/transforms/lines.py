@@ -107,7 +107,8 @@ _ENDS: Final = {"ts_ms": "ms", "seq": "seq"}
 
 def with_leaps(presence: DataFrame) -> DataFrame:
     """`presence`, with the problem WRONG_CLOCK for minutes in which a sender's clock had leapt ahead: lines with higher
-    numbers are minutes older. This applies only if few of the sender's lines are ahead: a clock that was set back for good is
+    numbers are minutes older. Of such a minute, the lines with numbers up to `ahead_until` are ahead: the highest number of a
+    line that is minutes older. This applies only if few of the sender's lines are ahead: a clock that was set back for good is
     not wrong.
     """
     col = F.col
@@ -116,7 +117,9 @@ def with_leaps(presence: DataFrame) -> DataFrame:
     # In descending order, because Spark computes a frame that ends in the future again for each row.
     after = whose.orderBy(col("first_seq").desc()).rowsBetween(Window.unboundedPreceding, -1)
     later_ms = F.min(F.when(good, col("start_ms"))).over(after)
-    rows = presence.withColumn("ahead", good & F.coalesce(col("start_ms") > later_ms + _LEAP_MS, F.lit(False)))
+    older = whose.orderBy("start_ms").rangeBetween(Window.unboundedPreceding, -_LEAP_MS - 1)
+    rows = presence.withColumn("ahead_until", F.max(F.when(good, col("last_seq"))).over(older))
+    rows = rows.withColumn("ahead", good & F.coalesce(col("start_ms") > later_ms + _LEAP_MS, F.lit(False)))
     ahead = F.sum(F.when(col("ahead"), col("lines")).otherwise(0)).over(whose)
     few = ahead * 10 < F.sum(F.when(good, col("lines")).otherwise(0)).over(whose)
     leapt = good & few & F.max("ahead").over(Window.partitionBy("cluster", "sender", "start_ms"))
@@ -124,13 +127,13 @@ def with_leaps(presence: DataFrame) -> DataFrame:
 
 
 def without_leaps(lines: DataFrame, presence: DataFrame) -> DataFrame:
-    """`kept` lines; in the minutes that `with_leaps` has marked they have the problem WRONG_CLOCK instead of their time."""
+    """`kept` lines; those that `with_leaps` has marked have the problem WRONG_CLOCK instead of their time."""
     minute = F.floor(F.col("ts_ms") / MINUTE_MS) * MINUTE_MS
-    leapt = presence.where(F.col("problem") == WRONG_CLOCK).select("cluster", "sender", "start_ms").distinct()
-    marks = F.broadcast(leapt.withColumn("leapt", F.lit(True)))
+    leapt = presence.where(F.col("problem") == WRONG_CLOCK).groupBy("cluster", "sender", "start_ms")
+    marks = F.broadcast(leapt.agg(F.max("ahead_until").alias("ahead_until")))
     marked = lines.withColumn("start_ms", minute).join(marks, ["cluster", "sender", "start_ms"], "left")
-    problem = F.when(F.col("leapt"), F.lit(WRONG_CLOCK)).otherwise(F.col("problem"))
-    return marked.withColumn("problem", problem).drop("start_ms", "leapt").select(*lines.columns)
+    problem = F.when(F.col("seq") <= F.col("ahead_until"), F.lit(WRONG_CLOCK)).otherwise(F.col("problem"))
+    return marked.withColumn("problem", problem).select(*lines.columns)
 
 
 def of(lines: DataFrame, kind: str) -> DataFrame:

@@ -123,6 +123,29 @@ def test_a_clock_that_leaps_two_hours_for_one_line_stretches_nothing(summary: Su
     assert report["quality"]["problems"] == {"time ahead of later lines": 1}
 
 
+def test_of_a_minute_only_the_lines_of_the_wrong_clock_are_set_aside(summary: Summarise, tmp_path: Path) -> None:
+    """From 300 s to 330 s the clock is ten minutes ahead, so two times of 30 samples are in the minutes from 900 s on."""
+    p = Teller("p")
+    p.roster(0.4, ["b"])
+    for second in middles(0, 1200):
+        p.sample(second + (600 if 300 <= second < 330 else 0), "b", 2.0)
+    report = told(summary, tmp_path, p, now_ms=START_MS + 2_000_000)
+    row = backup(report, "b")
+    assert (row["expected"], row["n"], row["silence_ms"]) == (1200, 1170, 31_000)
+    assert report["quality"]["problems"] == {"time ahead of later lines": 30}
+
+
+def test_a_line_of_1970_does_not_lengthen_a_summary(summary: Summarise, tmp_path: Path) -> None:
+    """A machine without a battery for its clock starts in 1970, until it is told the time."""
+    p, b = Teller("p"), Teller("b")
+    for second in middles(0, 60):
+        p.sample(second, "b", 2.0)
+    b.event(30 - START_MS / 1000, "discovery", epoch=0)
+    report = told(summary, tmp_path, p, b)
+    assert (report["from_ms"], report["to_ms"]) == (START_MS, START_MS + 60_000)
+    assert backup(report, "b")["n"] == 60
+
+
 def test_when_the_interval_changes_a_minute_of_silence_is_still_a_minute(summary: Summarise, tmp_path: Path) -> None:
     """300 s at a second, 300 s at ten; nothing is said of the backup from 400 s to 460 s: 60 of 600 s."""
     p = Teller("p")
