@@ -19,7 +19,10 @@ Invariants:
   less often.
 
 A store that accepts no writes any more (etcd's NOSPACE alarm, an API server that refuses them) answers readings, but
-cannot decide turns. It counts as unreachable until a grant, which is tried each interval, succeeds.
+cannot decide turns. It counts as unreachable until a grant, which is tried each interval, succeeds. A store may also
+grant leases, or answer readings, to a login that may not write the turn. So a grant alone does not show that the store
+is reachable. After a campaign that failed, only a campaign that is answered does, as long as the promotion is needed. It
+is tried again even if another daemon has the turn.
 
 A store without leases of its own (Kubernetes) can be used too: its candidate has a lease from the start, and the turn
 is a record that its holder renews. The store's arbiter reports the turn as free when its record has not changed for its
@@ -199,6 +202,7 @@ class Candidate:
         self._retry_s = -inf
         self._failures = 0
         self._read_only = False
+        self._undecided = False
         self._watching = False
         self._view: Published | None = None
         self._told: Published | None = None
@@ -265,7 +269,7 @@ class Candidate:
 
     def failed(self, trouble: Trouble, reason: str, now_s: float, wait_s: float = 0.0) -> list[Effect]:
         """The request in progress has failed. `wait_s`: the store asks for this pause."""
-        self._pending = None
+        request, self._pending = self._pending, None
         settings = self._settings
         pause_s = min(settings.first_pause_s * 2.0 ** min(self._failures, 30), settings.longest_pause_s)
         self._failures += 1
@@ -276,6 +280,7 @@ class Candidate:
         if trouble is Trouble.READ_ONLY:
             self._read_only = True
             self._due_s = max(self._due_s, now_s + settings.recheck_s)
+        self._undecided = self._undecided or isinstance(request, Campaign)
         self._health = Health(False, self._health.answered_s, reason)
         return self._go_on(now_s)
 
@@ -283,6 +288,7 @@ class Candidate:
         """The request in progress, which was sent at `sent_s`, was answered."""
         request, self._pending = self._pending, None
         self._failures = 0
+        self._undecided = self._undecided and self._wants(now_s)
         effects: list[Effect] = []
         match answer:
             case Granted(lease, ttl_s):
@@ -300,7 +306,7 @@ class Candidate:
                     self._watching = True
                     effects.append(Watch(holder.revision))
             case Campaigned(holder):
-                self._read_only = False
+                self._read_only = self._undecided = False
                 self._learn(holder, now_s)
             case Resigned(revision):
                 self._gives_up = False
@@ -310,7 +316,7 @@ class Candidate:
                 self._told = request.view if isinstance(request, Publish) else None
             case _:
                 assert_never(answer)
-        if not self._read_only:
+        if not (self._read_only or self._undecided or isinstance(answer, Granted)):
             self._health = Health(True, sent_s)
         return [*effects, *self._go_on(now_s)]
 
@@ -361,8 +367,8 @@ class Candidate:
             return Grant(self._settings.ttl_s)
         if self._gives_up or (self._holder.lease == self._lease and self._turn_s is None and not self._wants(now_s)):
             return Resign(self._lease)
-        free = self._holder.lease in (NO_LEASE, self._lease)
-        if self._waits(now_s) and free and not self._read_only and now_s >= self._barred_until_s:
+        tries = self._undecided or self._holder.lease in (NO_LEASE, self._lease)
+        if self._waits(now_s) and tries and not self._read_only and now_s >= self._barred_until_s:
             return Campaign(self._lease)
         if now_s >= self._due_s:
             return Grant(self._settings.ttl_s) if self._read_only and self._turn_s is None else Renew(self._lease)

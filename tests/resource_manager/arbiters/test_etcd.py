@@ -18,6 +18,7 @@ from twisted.internet import reactor as installed_reactor
 from broker.options import SettingsError
 from resource_manager import arbiters
 from resource_manager.arbiters.etcd import EtcdArbiter
+from resource_manager.arbitration import Arbitration
 from resource_manager.core.arbiter import NEVER, ArbiterSettings, Guarantee, Published
 from tests.broker.real_time import time_passes, until
 from tests.certificates import Authority
@@ -224,6 +225,42 @@ async def test_with_users_it_logs_in_and_again_with_a_new_password_when_its_toke
         await until(lambda: daemon.reachable and daemon.arbiter._client._token not in ("", token))
         await until(daemon.has_turn)
         await daemon.arbiter.close()
+
+
+def with_users(etcd: Etcd, permission: str = "READWRITE") -> str:
+    """Users are needed from now on; rm is one, with this permission for the keys. Returns a token of root's."""
+    keys = {"key": encoded("/understudy/"), "range_end": encoded("/understudy0")}
+    for path, body in (
+        *(("auth/user/add", {"name": name, "password": "tomato"}) for name in ("root", "rm")),
+        *(("auth/role/add", {"name": name}) for name in ("root", "ha")),
+        *((("auth/role/grant", {"name": "ha", "perm": {"permType": permission, **keys}}),) if permission else ()),
+        ("auth/user/grant", {"user": "root", "role": "root"}),
+        ("auth/user/grant", {"user": "rm", "role": "ha"}),
+        ("auth/enable", {}),
+    ):
+        assert "code" not in etcd.call(path, body)
+    return str(etcd.call("auth/authenticate", {"name": "root", "password": "tomato"})["token"])
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("permission", ["", "READ"])
+async def test_a_user_without_rights_for_the_turn_keeps_a_promotion_no_longer_than_the_patience(
+    permission: str, tmp_path: Path
+) -> None:
+    """Breaks when the leases, which etcd grants to every user, or the readings pass for a turn that etcd can decide."""
+    password = tmp_path / "password"
+    password.write_text("tomato\n")
+    options = {"user": "rm", "password-file": str(password), "ttl": "2"}
+    with running_etcd(tmp_path / "etcd") as guarded:
+        with_users(guarded, permission)
+        settings = ArbiterSettings("guarded", {"endpoints": guarded.url} | options)
+        arbitration = Arbitration(reactor, "etcd", settings, "rm-1", 4.0)
+        arbitration.start(lambda: None)
+        needed_s = reactor.seconds()
+        await until(lambda: arbitration.acts_at(needed_s, reactor.seconds()) <= reactor.seconds())
+        assert reactor.seconds() >= needed_s + 4.0
+        assert "403 etcdserver: permission denied" in arbitration.health().reason
+        await arbitration.close()
 
 
 @pytest_twisted.ensureDeferred

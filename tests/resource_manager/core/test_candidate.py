@@ -309,6 +309,8 @@ def test_failures_are_told_and_tried_again_less_and_less_often() -> None:
     assert story.changed()
     assert story.candidate.health == Health(False, 0.0, "refused")
     story.answer(Granted(9, 6.0), now_s)
+    assert story.candidate.health == Health(False, 0.0, "refused"), "a grant shows nothing of the turn"
+    story.answer(Renewed(6.0, NOBODY), now_s)
     assert story.candidate.health == Health(True, now_s)
     assert story.changed()
 
@@ -335,8 +337,65 @@ def test_a_store_that_takes_no_writes_counts_as_away_until_it_takes_one() -> Non
     story.fail(1.6, Trouble.READ_ONLY, "database space exceeded")
     story.wake(2.5)
     story.answer(Granted(9, 6.0), 2.5)
-    assert story.candidate.health.reachable
     assert story.request == Campaign(9)
+    story.answer(Campaigned(Holder(9, "rm-1", 12)), 2.5)
+    assert story.candidate.health == Health(True, 2.5)
+
+
+@pytest.mark.parametrize("may_read", [True, False])
+def test_a_store_that_refuses_the_turn_counts_as_away_while_it_grants_leases(may_read: bool) -> None:
+    """Breaks when a login without rights keeps its daemon from ever acting alone: leases need no rights."""
+    story = Story.idle()
+    leases = iter(range(8, 100))
+    for tenth in range(10, 210):
+        now_s = tenth / 10
+        story.want(now_s)
+        while story.request is not None:
+            match story.request:
+                case Grant():
+                    story.answer(Granted(next(leases), 6.0), now_s)
+                case Renew() if may_read:
+                    story.answer(Renewed(6.0, NOBODY), now_s)
+                case _:
+                    story.fail(now_s, reason="permission denied")
+        assert story.candidate.health == Health(False, 0.0, "permission denied")
+    assert next(leases) > 10, "several were granted"
+    story.rest(21.0)
+    while not story.renews():
+        story.wake()
+    story.answer(Renewed(6.0, NOBODY), 23.0)
+    assert story.candidate.health == Health(True, 23.0), "no promotion is needed any more"
+
+
+def test_a_login_that_may_not_read_the_turn_is_away_from_the_start() -> None:
+    story = Story()
+    story.answer(Granted(7, 6.0), 0.0)
+    while not isinstance(story.request, Grant):
+        story.fail(story.wakes_s, reason="permission denied")
+        story.wake()
+    story.answer(Granted(8, 6.0), story.wakes_s)
+    assert story.candidate.health == Health(False, None, "permission denied")
+
+
+def test_who_failed_to_campaign_asks_again_although_another_has_the_turn() -> None:
+    """Breaks when one lost answer makes a daemon act beside another one, whose turn a healthy store has decided."""
+    story = Story.idle()
+    story.want(1.0)
+    story.fail(1.0)
+    story.see(other(12), 1.2)
+    assert story.request == Campaign(7)
+    story.answer(Campaigned(other(12)), 1.3)
+    assert story.candidate.health == Health(True, 1.3)
+    assert (story.request, story.candidate.acts_at(1.3)) == (None, NEVER)
+
+
+def test_a_campaign_with_a_lease_that_has_ended_was_answered() -> None:
+    story = Story.idle()
+    story.want(1.0)
+    story.fail(1.0, Trouble.LEASE_GONE)
+    story.wake()
+    story.answer(Granted(9, 6.0), 1.05)
+    assert story.candidate.health == Health(True, 0.0)
 
 
 def test_who_has_the_turn_when_the_store_becomes_full_renews_it_and_is_no_healthier_for_it() -> None:
