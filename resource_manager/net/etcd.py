@@ -31,6 +31,8 @@ T = TypeVar("T")
 _UNAUTHENTICATED = 16
 _NO_SPACE = "database space exceeded"
 _NO_LEASE = "requested lease not found"
+_OLD_TOKEN = "revision of auth store is old"
+"""A token that signs itself (JWT) is of before the last change of users or roles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class EtcdClient:
             try:
                 answer = await self._post(at, path, body)
             except Refused as refused:
-                if (refused.status != 401 and refused.code != _UNAUTHENTICATED) or not self._access.user:
+                if not self._access.user or not _wants_login(refused):
                     raise
                 self._token = ""
                 answer = await self._post(at, path, body)
@@ -185,6 +187,11 @@ def revision_of(answer: dict[str, Any]) -> int:
 
 
 # ---- answers
+
+
+def _wants_login(refused: Refused) -> bool:
+    """Whether etcd does not accept the token any more."""
+    return refused.status == 401 or refused.code == _UNAUTHENTICATED or _OLD_TOKEN in refused.text
 
 
 def _number(fields: dict[str, Any], name: str) -> int:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import pytest_twisted
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from twisted.internet import reactor as installed_reactor
 
 from broker.options import SettingsError
@@ -261,6 +263,29 @@ async def test_a_user_without_rights_for_the_turn_keeps_a_promotion_no_longer_th
         assert reactor.seconds() >= needed_s + 4.0
         assert "403 etcdserver: permission denied" in arbitration.health().reason
         await arbitration.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_signed_token_is_replaced_when_users_or_roles_have_changed(tmp_path: Path) -> None:
+    """Breaks when a role for somebody else keeps the daemon out until its token ends: etcd answers 400, not 401."""
+    password = tmp_path / "password"
+    password.write_text("tomato\n")
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    private, public = tmp_path / "private.pem", tmp_path / "public.pem"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()))
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    signed = f"jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=10m"
+    with running_etcd(tmp_path / "etcd", "--auth-token", signed) as guarded:
+        root = with_users(guarded)
+        daemon = Daemon(guarded.url, "rm-1", "guarded", user="rm", password_file=str(password), ttl="2")
+        await until(lambda: daemon.reachable)
+        token = daemon.arbiter._client._token
+        assert "code" not in guarded.call("auth/role/add", {"name": "somebody-elses"}, root)
+        changed_s = reactor.seconds()
+        await until(lambda: (daemon.arbiter.health().answered_s or 0.0) > changed_s)
+        assert daemon.arbiter._client._token not in ("", token)
+        await until(daemon.has_turn)
+        await daemon.arbiter.close()
 
 
 @pytest_twisted.ensureDeferred
