@@ -8,8 +8,8 @@ removes this daemon's name.
 
 Invariants: an answer that is older than what was known before the question is an error, because the server is behind. An
 answer that a watch has overtaken is none, but what is known from the watch stays. If a record of this daemon was found and not
-written now, it is renewed before it counts, so that no turn is longer than others wait for it. Times of the machine's
-clock are only written for people.
+written now, it is renewed before it counts, so that no turn is longer than others wait for it. A Lease that does not
+exist has no record. Times of the machine's clock are only written for people.
 """
 
 from __future__ import annotations
@@ -213,6 +213,8 @@ class Lease:
         """Handle the meaning of this error for the lease."""
         if error.status != NOT_FOUND:
             return error
+        self._known = None
+        self._observed.sees(Record(), self._clock())
         return StoreError(Trouble.LEASE_GONE, f"the Lease is not there: {error}", status=NOT_FOUND)
 
 

@@ -211,6 +211,24 @@ async def stuck() -> bool:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_lease_that_is_deleted_while_it_is_held_is_made_and_taken_again(server: Any) -> None:
+    """Breaks when the controller renews for ever what is not there, and drains nothing any more."""
+
+    def holder() -> str:
+        return str(server.get("leases", LEASE_NAME).get("spec", {}).get("holderIdentity", ""))
+
+    async with acting(server) as one:
+        await until(lambda: bool(one.events("drain")))
+        for _ in range(2):
+            assert holder() == one.place._lease.identity
+            server.delete("leases", LEASE_NAME)
+            await until(lambda: holder() == one.place._lease.identity)
+        ends(server, DRAINERS[0])
+        await until(lambda: pods(server) == DRAINERS[1:])
+        assert (one.events("unseen"), one.events("waiting")) == ([], [])
+
+
+@pytest_twisted.ensureDeferred
 async def test_each_namespace_is_looked_after_by_itself(server: Any) -> None:
     async with acting(server) as one, acting(server, "shop") as other:
         await until(lambda: pods(server) == pods(server, "shop") == DRAINERS[:1])
