@@ -274,6 +274,8 @@ class Candidate:
         pause_s = min(settings.first_pause_s * 2.0 ** min(self._failures, 30), settings.longest_pause_s)
         self._failures += 1
         self._retry_s = now_s + max(pause_s, wait_s)
+        if isinstance(request, Publish):
+            self._told = None  # without an answer we do not know whether it was published
         if trouble is Trouble.LEASE_GONE:
             self._lose_lease()
             return self._go_on(now_s)

@@ -96,7 +96,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class PrimarySeen:
-    """This broker serves. Reported when the broker or the epoch is new."""
+    """This broker serves. Reported when the broker or the epoch is new, or its failure was reported before."""
 
     primary: str
     epoch: int
@@ -151,6 +151,7 @@ class Promotion:
         self._settings = settings
         self._started_s = started_s
         self._served: tuple[str, int] | None = None
+        self._told_failed = False
         self._need: _Need | None = None
         self._asked: str | None = None
         self._refusals: dict[str, _Refusal] = {}
@@ -210,9 +211,9 @@ class Promotion:
             effects.append(PromoteWon(name, epoch, now_s - self._need.since_s))
         self._need, self._asked, self._said = None, None, ""
         self._refusals.clear()
-        if self._served == (name, epoch):
+        if self._served == (name, epoch) and not self._told_failed:
             return effects
-        self._served = (name, epoch)
+        self._served, self._told_failed = (name, epoch), False
         return [*effects, PrimarySeen(name, epoch)]
 
     def _begin(self, sight: Sight, now_s: float) -> list[Effect]:
@@ -286,6 +287,7 @@ class Promotion:
         best = min(rested, key=lambda seen: self._order(sight, seen))
         self._asked, self._said = best.name, ""
         confirmed, need.failure = need.failure, None
+        self._told_failed = self._told_failed or confirmed is not None
         request = AskToPromote(best.name, need.reason, self._settings.promote_timeout_s)
         return [request] if confirmed is None else [confirmed, request]
 

@@ -425,6 +425,20 @@ def test_what_is_published_last_is_made_known_once() -> None:
     assert story.request is None
 
 
+def test_what_may_have_been_published_is_replaced_by_what_was_there_before() -> None:
+    """Breaks when the answer is lost: the store has the later view, although the earlier one holds again."""
+    story = Story.idle()
+    for primary in ("b:1", ""):
+        story.take(story.candidate.publish(Published(primary, 4), 1.0))
+        assert story.request == Publish(Published(primary, 4))
+        if primary:
+            story.answer(PublishDone(), 1.0)
+    story.take(story.candidate.publish(Published("b:1", 4), 1.1))
+    story.fail(1.2)
+    story.wake()
+    assert story.request == Publish(Published("b:1", 4))
+
+
 def test_a_view_that_cannot_be_published_never_keeps_the_lease_from_its_renewal() -> None:
     story = Story.idle()
     story.take(story.candidate.publish(Published("b:1", 4), 1.0))

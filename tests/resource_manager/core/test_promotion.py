@@ -101,6 +101,23 @@ def test_after_a_kill_the_others_are_asked_before_anything_is_done() -> None:
     ]
 
 
+def test_a_primary_that_was_reported_as_failed_and_serves_on_is_reported_again() -> None:
+    """Breaks when etcd says that there is no primary until the next failover."""
+    story = Story.with_a_failed_primary()
+    seen = [gone("a"), says("b", "joining", 10.01), says("c", "joining", 10.01)]
+    assert FailureDetected("a", 3, "closed the connection") in story.see(10.02, *seen)
+    story.promotion.refused("b", "it hears the primary a", 10.03)
+    back = [says("a", "active", 10.1), says("b", "ready", 10.1, primary="a"), says("c", "ready", 10.1, primary="a")]
+    assert story.see(10.1, *back) == [PrimarySeen("a", 3)]
+    assert story.see(10.2, *back) == []
+
+
+def test_a_primary_that_was_only_out_of_sight_is_not_reported_again() -> None:
+    story = Story.with_a_failed_primary()
+    back = [says("a", "active", 10.1), says("b", "ready", 10.1, primary="a"), says("c", "ready", 10.1, primary="a")]
+    assert story.see(10.1, *back) == []
+
+
 def test_a_daemon_that_loses_its_majority_leaves_the_turn_to_others() -> None:
     """Breaks when a daemon that was cut off keeps a turn with which it can do nothing, while another one could act."""
     story = Story.with_a_failed_primary()
