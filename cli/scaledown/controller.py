@@ -58,7 +58,7 @@ class Controller:
         while not self.closed:
             sites = await self._look()
             await self._act(sites)
-            if self.once and sites and not self.place.is_at_work:
+            if self.once and not self.place.is_at_work:
                 return all(is_done(site.wanted, site.stores) for site in sites)
             await self._pause()
         return False
@@ -76,7 +76,7 @@ class Controller:
         return self.place.close()
 
     async def _look(self) -> list[Site]:
-        """The whole state; empty if it cannot be read, or another controller acts."""
+        """The whole state; empty if it cannot be read, or another controller acts. With `once`, these are refusals."""
         try:
             if why := await self.place.take():
                 if self.once:

@@ -151,7 +151,7 @@ class Namespace:
         return ""
 
     async def look(self) -> list[Site]:
-        """Read the sets, and the claims of each."""
+        """Read the sets, and the claims of each. What an unfit set wants is not known."""
         try:
             return await self._look()
         except _MALFORMED as error:
@@ -165,12 +165,15 @@ class Namespace:
                 raise Unseen(mirror.why)
         self._seen.clear()
         self._busy = False
+        unfit = list[Site]()
         pods = list(self._pods.things.values())
         for thing in list(self._sets.things.values()):
             brokers = claims.brokers_of(thing)
             if self._is_fit(brokers):
                 found = claims.claims_of(brokers, self._claims.things.values(), pods)
                 self._seen[brokers.name] = brokers, {claim.ordinal: claim for claim in found}
+            else:
+                unfit.append(Site(brokers.name, None, ()))
         self._forget()
         for brokers, found_claims in list(self._seen.values()):
             for claim in found_claims.values():
@@ -180,7 +183,7 @@ class Namespace:
                     await self._write(brokers, claim.name, write)
         sites = [await self._site(brokers, found_claims) for brokers, found_claims in list(self._seen.values())]
         self._busy = self._busy or any(store.work for site in sites for store in site.stores)
-        return sites
+        return sites + unfit
 
     async def _listed(self) -> None:
         """With `once`: wait until everything was listed, or cannot be listed."""

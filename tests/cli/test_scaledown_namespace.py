@@ -103,16 +103,24 @@ class Acting:
     """A controller in this process, and what it tells."""
 
     def __init__(
-        self, server: Any, where: str = "default", times: Times | None = None, *, parallel: int = 1, deletes: bool = False
+        self,
+        server: Any,
+        where: str = "default",
+        times: Times | None = None,
+        *,
+        parallel: int = 1,
+        deletes: bool = False,
+        once: bool = False,
     ) -> None:
         self.told: list[tuple[str, dict[str, Any]]] = []
         tls = Tls(server.ca, None, None) if isinstance(server, KubeApiServer) else None
         client = KubernetesClient(reactor, Server(server.url, where, lambda: CONTROLLER), 2.0, tls)
         lease = Lease(client, LeaseOf(LEASE_NAME, f"a_{id(self)}", 2), reactor.seconds)
         settings = Settings(where, "", (), deletes, pytest.fail, ("--timeout", "1"), times or Times())
-        self.place = Namespace(reactor, client, lease, settings, self._tell, once=False)
-        self.controller = Controller(reactor, self.place, self._tell, parallel=parallel, poll_s=0.1)
-        self.running = ensureDeferred(self.controller.run()).addErrback(self._failed)
+        self.place = Namespace(reactor, client, lease, settings, self._tell, once=once)
+        self.controller = Controller(reactor, self.place, self._tell, parallel=parallel, poll_s=0.1, once=once)
+        self.done: list[bool] = []
+        self.running = ensureDeferred(self.controller.run()).addCallbacks(self.done.append, self._failed)
         self.failure: Any = None
 
     def _failed(self, failure: Any) -> None:
@@ -226,6 +234,20 @@ async def test_a_lease_that_is_deleted_while_it_is_held_is_made_and_taken_again(
         ends(server, DRAINERS[0])
         await until(lambda: pods(server) == DRAINERS[1:])
         assert (one.events("unseen"), one.events("waiting")) == ([], [])
+
+
+@pytest_twisted.ensureDeferred
+async def test_once_ends_where_there_is_no_set_and_is_not_done_where_one_is_unfit(server: Any) -> None:
+    """Breaks when a job of cron never ends, and renews the Lease ten times a second."""
+    if isinstance(server, ApiServer):  # the release of the real one that is at hand knows no such policy
+        server.change("statefulsets", NAME, {"spec": {"persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}}})
+        async with acting(server, once=True) as one:
+            await until(lambda: bool(one.done))
+            assert (one.done, len(one.events("unfit"))) == ([False], 1)
+    server.delete("statefulsets", NAME)
+    async with acting(server, once=True) as one:
+        await until(lambda: bool(one.done))
+        assert (one.done, one.told, pods(server)) == ([True], [], [])
 
 
 @pytest_twisted.ensureDeferred
