@@ -207,7 +207,7 @@ class Agent:
             raise Failed(ERR_GENERIC, f"the broker does not answer at {self._given['broker']}; see {self._log_file}")
         self._refuse_standalone(view)
         self._tell_score(view)
-        _run(["crm_attribute", "--name", ADDRESS, *_UNTIL_REBOOT, "--update", str(view.get("address"))], _ANSWER_S)
+        self._attribute("--name", ADDRESS, *_UNTIL_REBOOT, "--update", str(view.get("address")))
         return SUCCESS
 
     def stop(self) -> int:
@@ -344,7 +344,7 @@ class Agent:
         node = self._environ.get("OCF_RESKEY_CRM_meta_notify_promote_uname", "").strip()
         if not node or " " in node:
             return ""
-        known, text = _run(["crm_attribute", "--node", node, "--name", ADDRESS, *_UNTIL_REBOOT, "--query", "--quiet"], _ANSWER_S)
+        known, text = self._attribute("--node", node, "--name", ADDRESS, *_UNTIL_REBOOT, "--query", "--quiet")
         return text if known else ""
 
     def _answer(self, within_s: float | None = None) -> dict[str, Any] | None:
@@ -383,23 +383,29 @@ class Agent:
     def _tell_score(self, view: Mapping[str, Any]) -> None:
         """Set this node's score if it has changed. Without Pacemaker, as in tests by hand, nothing is set."""
         views: list[Any] = []
-        if view.get("status") == "joining":
+        if view.get("status") == "joining" and time.monotonic() < self._deadline:
             _, text = self._ask("query", self._given["broker"], _SHORTEST_S, "--all", "--format", "json")
             with contextlib.suppress(ValueError):
                 views = [one for one in json.loads(text) if isinstance(one, dict)]
         wanted = score(view, views)
-        known, text = self._attribute("--query", "--quiet")
+        known, text = self._attribute("--promotion", "--query", "--quiet")
         if known and text == wanted:
             return
-        written, text = self._attribute("--update", wanted)
+        written, text = self._attribute("--promotion", "--update", wanted)
         if not written:
             _say("WARNING", f"the promotion score {wanted} was not written: {text}")
 
     def _forget_score(self) -> None:
-        self._attribute("--delete")
+        self._attribute("--promotion", "--delete")
 
     def _attribute(self, *words: str) -> tuple[bool, str]:
-        return _run(["crm_attribute", "--promotion", *words], _ANSWER_S)
+        """Run crm_attribute, in half of the time left at most: attributes are only preferences, and no action may fail
+        because Pacemaker does not answer. Returns whether it succeeded, and its output.
+        """
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            return False, "this action has no more time"
+        return _run(["crm_attribute", *words], min(_ANSWER_S, left_s / 2))
 
 
 def _words(name: str, text: str) -> list[str]:
@@ -416,7 +422,7 @@ def _run(command: list[str], timeout_s: float) -> tuple[bool, str]:
     try:
         ran = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
-        return False, f"{command[0]} {command[1]} gave no answer within {timeout_s:.0f} s"
+        return False, f"{command[0]} {command[1]} gave no answer within {timeout_s:.1f} s"
     except OSError as error:
         return False, f"{command[0]}: {error.strerror}"
     if ran.returncode == 0:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import time
 import xml.etree.ElementTree as ET
@@ -176,6 +178,32 @@ def test_without_pacemaker_around_actions_succeed_and_say_that_no_score_was_writ
     (machine.bin / "crm_attribute").unlink()
     started(machine)
     assert "WARNING: the promotion score 900 was not written: crm_attribute: No such file or directory" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "action, expected",
+    [("start", SUCCESS), ("monitor", RUNNING_PROMOTED), ("promote", SUCCESS), ("demote", SUCCESS), ("stop", SUCCESS)],
+)
+def test_pacemakers_attributes_that_hang_take_no_action_more_than_its_time(machine: Machine, action: str, expected: int) -> None:
+    """Breaks when the monitor of a healthy primary times out, so that Pacemaker recovers the primary."""
+    started(machine, "active")
+    machine.says("promote.n3:5672", "", then=machine.turns(view("ready")))
+    pid = machine.pid()
+    (machine.bin / "crm_attribute").write_text("#!/bin/sh\nexec sleep 30\n")
+    began = time.monotonic()
+    assert act(machine, action, CRM_meta_notify_promote_uname="n2") == expected
+    assert time.monotonic() - began < 4
+    if action == "stop":
+        assert os.waitpid(pid, 0)[1] == signal.SIGTERM, "there was time left to stop it"
+
+
+def test_a_score_for_which_no_time_is_left_is_not_asked_for(machine: Machine, capfd: pytest.CaptureFixture[str]) -> None:
+    started(machine, "joining")
+    (machine.folder / "score").unlink()
+    machine.says(f"query.{machine.broker}", json.dumps(view("joining")), then="sleep 1.1\n")
+    assert act(machine, "monitor", CRM_meta_timeout="1000") == SUCCESS
+    assert "WARNING: the promotion score 500 was not written: this action has no more time" in capfd.readouterr().err
+    assert len([call for call in machine.calls("qpid-ha query") if "--all" in call]) == 1, "at the start"
 
 
 @pytest.mark.parametrize("role, expected", [("Promoted", FAILED_PROMOTED), ("Master", FAILED_PROMOTED), ("Started", ERR_GENERIC)])
