@@ -201,7 +201,7 @@ class Agent:
         if not self._pid():
             self._spawn()
         view = self._answer()
-        if view is None and not self._pid():
+        if not self._pid():  # if there is a view, another broker has answered
             raise Failed(ERR_GENERIC, f"qpidd has ended: {_last_line(self._log_file)}")
         if view is None:
             raise Failed(ERR_GENERIC, f"the broker does not answer at {self._given['broker']}; see {self._log_file}")

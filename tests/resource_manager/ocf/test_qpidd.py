@@ -242,6 +242,17 @@ def test_a_broker_that_does_not_come_up_is_told_with_its_last_words(machine: Mac
     assert "ocf-exit-reason:qpidd has ended: qpidd: the store is in use" in capfd.readouterr().err
 
 
+def test_a_broker_that_ended_does_not_count_as_started_although_another_one_answers_at_its_address(
+    machine: Machine, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Breaks when Pacemaker takes a broker that was started by hand, and has the port, for the one of this resource."""
+    (machine.folder / "dies").touch()
+    ended = f'p=$(cut -d" " -f1 {machine.pid_file})\nwhile [ -e /proc/$p ] && ! grep -q "^State:.Z" /proc/$p/status; do :; done\n'
+    machine.says(f"query.{machine.broker}", json.dumps(view("active")), then=ended)
+    assert act(machine, "start") == ERR_GENERIC
+    assert "ocf-exit-reason:qpidd has ended: qpidd: the store is in use" in capfd.readouterr().err
+
+
 def test_a_broker_that_runs_and_never_answers_does_not_count_as_started(
     machine: Machine, capfd: pytest.CaptureFixture[str]
 ) -> None:
