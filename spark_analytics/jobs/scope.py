@@ -105,8 +105,9 @@ def find(
 def _span(inside: list[Row]) -> tuple[int, int]:
     """From the first line of a primary to the last of the current one.
 
-    A line of others does not begin it: a clock may be wrong until it is set, and then show the year 1970. Lines of others do not lengthen it: their clocks may be ahead, and their files newer. Only if they continue for minutes
-    after the primary's last line, the primary has failed, and the span ends with them.
+    A line of others does not begin it: a clock may be wrong until it is set, and then show the year 1970. Lines of others do not
+    lengthen it: their clocks may be ahead, and their files newer. Only if they continue for minutes after the primary's last
+    line, the primary has failed, and the span ends with them.
     """
     first, last = _range(inside)
     mine = [row for row in inside if row["mine"] and row["epoch"] is not None]
