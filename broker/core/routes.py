@@ -6,7 +6,7 @@ is configured, and gets the queue's place (`Place`): the store that has its mess
 their sequences. It records the origin in its own log, unless it is known there, and attaches. From then on messages arrive and
 are put (broker.routes.intake), each with a HELD record. Once a second the route asks which of them are still on the source's
 queue; the others can be forgotten. Any failure ends the connection, and the route begins again after a pause, which grows with
-each failure.
+each failure until the route has run for a second.
 
     WAITING --due--> CONNECTING --connected--> PREPARING --noted--> ATTACHING --attached--> RUNNING
        ^                  any failure, or the end of the connection or the link                |
@@ -221,13 +221,14 @@ class RouteLife:
 
     def attached(self) -> list[Effect]:
         """Messages may come."""
-        self.state, self.error, self._failures = RUNNING, "", 0
+        self.state, self.error = RUNNING, ""
         return [Wake(LOOK_S)]
 
     def woken(self, held: Runs) -> list[Effect]:
         """The timer has fired; `held` are some of the held sequences of the place."""
         if self.state == WAITING:
             return self._connect()
+        self._failures = 0
         if not held:
             return [Wake(LOOK_S)]
         assert self.place is not None

@@ -3,9 +3,10 @@
 Life of a message here: its delivery tag is its sequence at the source. If the log already has this sequence, the message is
 accepted and not enqueued. Otherwise it gets an annotation with the places it has passed (broker.core.hops), is routed like a
 client's message, and enqueued with a HELD record in the same batch. When that is committed, it is accepted and leaves the
-source. A message that has been here before, by its annotation, is accepted and dropped. A message that can never be accepted is
-rejected: the source has rules for such messages. A message that cannot be accepted now (a full queue or disk) stops the route,
-which starts again after a pause; nothing overtakes the message.
+source. A message that has been here before, by its annotation, is accepted and dropped if the route is from an exchange: it is a
+copy. On a route from a queue it may be the only copy: it stops the route and stays at the source. A message that can never be
+accepted is rejected: the source has rules for such messages. A message that cannot be accepted now (a full queue or disk) stops
+the route, which starts again after a pause; nothing overtakes the message.
 
 Only the log that has the route remembers the sequences. A queue whose messages are in another log (level `none` or
 `configuration` in a cluster) may get a message again: at least once instead of exactly once.
@@ -23,11 +24,11 @@ from broker.amqp.links import Condition
 from broker.core import limits, message
 from broker.core.acl.questions import Lookups
 from broker.core.commands import RouteAdd
-from broker.core.hops import Hops, TooFar
+from broker.core.hops import CameBack, Hops, TooFar
 from broker.core.links import REJECTED
 from broker.core.nodes import QueueNode, Routed
 from broker.core.origins import SEQUENCE_BYTES
-from broker.core.routes import Place
+from broker.core.routes import QUEUE, Place
 from broker.sessions import routing
 from broker.sessions.attach import Attach, Output
 from broker.sessions.ledger import Ledger
@@ -184,7 +185,11 @@ class Intake:
     def _take(self, producer: Producer, first: int, messages: list[bytes], sequences: list[int], *, known: bool) -> None:
         stretch: _Stretch | None = None
         for delivery_id, (data, sequence) in enumerate(zip(messages, sequences, strict=True), first):
-            found = self._marked(producer, delivery_id, data)
+            try:
+                found = self._marked(producer, delivery_id, data)
+            except Stopped:
+                self._put(producer, stretch, known=known)
+                raise
             if found is None:
                 self._put(producer, stretch, known=known)
                 stretch = None
@@ -197,15 +202,24 @@ class Intake:
         self._put(producer, stretch, known=known)
 
     def _marked(self, producer: Producer, delivery_id: int, data: bytes) -> bytes | None:
-        """The message as it is put; None when it is not, and has its outcome."""
+        """The message as it is put; None when it is not, and has its outcome. Stopped, when it must stay at the source."""
         try:
-            found = self.hops.mark(data)
+            found = self._mark(data)
         except (TooFar, message.BadMessage) as error:
             producer.refuse(delivery_id, REJECTED, refusal(error))
             return None
         if found is None:
             producer.done(delivery_id)
         return found
+
+    def _mark(self, data: bytes) -> bytes | None:
+        """The message with this route in its annotation; None when it is dropped. BadMessage; Stopped; TooFar."""
+        try:
+            return self.hops.mark(data)
+        except CameBack as error:
+            if self._route.kind == QUEUE:
+                raise Stopped(f"a message stays on the source's queue: {error}") from None
+            return None
 
     def wanted_by(self, data: bytes) -> Routed:
         """Where a message goes. Stopped, when there is nowhere to go to, or one of them is not ready."""
@@ -294,7 +308,7 @@ class Intake:
         """A large message: its first part decides its queues."""
         try:
             self.check()
-            marked = self.hops.mark(head)
+            marked = self._mark(head)
             return Dropped(producer) if marked is None else RouteUpload(self, producer, self.wanted_by(marked).queues, marked)
         except TooFar as error:
             return Refused(producer, REJECTED, refusal(error))
@@ -310,8 +324,7 @@ def refusal(error: TooFar | message.BadMessage) -> Condition:
 
 
 class Dropped(Refused):
-    """A large message that has been in this cluster before: its parts are dropped as they arrive, and it is accepted at its
-    end."""
+    """A large message that the route drops: its parts are dropped as they arrive, and it is accepted at its end."""
 
     def __init__(self, producer: Producer) -> None:
         super().__init__(producer, REJECTED, None)

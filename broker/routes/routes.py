@@ -132,6 +132,10 @@ class Routes:
     def note(self, route: RouteAdd, place: Place, answer: Callable[[str], None]) -> None:
         """Record an origin in the log; `answer` gets "" or the reason why this failed."""
         lead = self.logs.lead
+        node = None if route.exchange in self.logs.nodes.exchanges else self.logs.nodes.queues.get(route.exchange)
+        if node is not None and node.uuid == place.queue and self.logs.identify() == place.cluster:
+            answer(f"queue {route.exchange!r} is the source and the destination of this route: delete the route")
+            return
         known = lead.state.definitions.origins.get((route.uuid, place.key))
         if known is not None and known.source_epoch >= place.epoch:
             answer("")

@@ -71,7 +71,7 @@ class RouteRunner:
         self._cursor = 0
         """The sequence from which `_some_held` continues."""
         self._told = ""
-        """The last reason in the log file why it does not run: each reason is logged once."""
+        """The last reason in the log file why it does not run: each reason is logged once, until it has run for a second."""
         self._title = f"the route from {route.source} {routes.source_queue(route)} to {route.exchange}"
 
     def start(self) -> None:
@@ -202,6 +202,9 @@ class RouteRunner:
 
     def _woken(self) -> None:
         self._timer = None
+        if self.life.state == routes.RUNNING and self._told:
+            self._told = ""
+            self._runs()
         self._do(self.life.woken(self._some_held()))
         self._means.turn.flush()
 
@@ -250,8 +253,11 @@ class RouteRunner:
         """Messages may arrive."""
         if link is self._link:
             self._do(self.life.attached())
-            self._told = ""
-            _log.info("{route} runs, from {peer}", route=self._title, peer=self.name)
+            if not self._told:
+                self._runs()
+
+    def _runs(self) -> None:
+        _log.info("{route} runs, from {peer}", route=self._title, peer=self.name)
 
     def failed(self, link: RouteLink, reason: str) -> None:
         """The link cannot continue."""

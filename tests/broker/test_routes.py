@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -30,6 +31,23 @@ def net() -> Iterator[Network]:
 
 def held(net: Network, at: str = "b") -> int:
     return sum(each.count for each in net.brokers[at].lead.ledger.state.held.values())
+
+
+@contextmanager
+def log_lines(namespace: str) -> Iterator[list[str]]:
+    """The lines that are logged there meanwhile."""
+    lines: list[str] = []
+
+    @provider(ILogObserver)
+    def observe(event: dict[str, Any]) -> None:
+        if event.get("log_namespace") == namespace:
+            lines.append(eventAsText(event, includeTimestamp=False, includeSystem=False))
+
+    globalLogPublisher.addObserver(observe)
+    try:
+        yield lines
+    finally:
+        globalLogPublisher.removeObserver(observe)
 
 
 def test_a_queues_messages_come_in_order_and_leave_it_and_what_is_held_of_them_is_forgotten(net: Network) -> None:
@@ -60,20 +78,10 @@ def test_an_exchange_routes_what_comes_by_its_subject(net: Network) -> None:
 
 
 def test_what_a_route_asks_its_source_leaves_no_lines_in_the_audit_log(net: Network) -> None:
-    lines: list[str] = []
-
-    @provider(ILogObserver)
-    def observe(event: dict[str, Any]) -> None:
-        if event.get("log_namespace") == "audit":
-            lines.append(eventAsText(event, includeTimestamp=False, includeSystem=False))
-
-    globalLogPublisher.addObserver(observe)
-    try:
+    with log_lines("audit") as lines:
         net.route("b", "a", "in", "out")
         net.send("a", "out", *range(3))
         net.pass_time(3)
-    finally:
-        globalLogPublisher.removeObserver(observe)
     assert held(net) == 0, "it has asked"
     assert [line.rpartition(" schemaclass")[0] for line in lines] == [
         "audit: anonymous from 127.0.0.1:1: access method name=create"
@@ -173,11 +181,53 @@ def test_a_message_goes_round_a_ring_of_topics_once(net: Network) -> None:
 
 
 def test_what_has_a_name_that_a_route_excludes_is_dropped_and_leaves_the_source(net: Network) -> None:
-    net.route("b", "a", "in", "out", exclude=["south"])
+    net.route("b", "a", "in", "out", exclude=["south", "b"])
     for been in (["south"], ["north"], ["b"], "no list"):
         net.send("a", "out", f"{been}", annotations={HOPS: been})
     assert net.bodies("b", "in") == ["['north']", "no list"]
     assert net.brokers["a"].depth("out") == 0
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_messages_that_a_queue_route_would_move_back_stay_where_they_are_and_stop_it(net: Network, size: int) -> None:
+    """Both queues have had them, and one of them has the only copy."""
+    net.send("a", "out", *(f"{n}".ljust(size) for n in range(3)))
+    net.route("b", "a", "in", "out")
+    assert net.ask("b", "DELETE", "route", kind="queue", source="a", exchange="in", key="out")[0] == 204
+    with log_lines("broker.routes.runner") as told:
+        net.route("a", "b", "out", "in")
+        net.send("b", "in", "new")
+        net.pass_time(30)
+    assert [body.strip() for body in net.bodies("b", "in")] == ["0", "1", "2", "new"], "nothing overtakes them"
+    assert net.brokers["a"].depth("out") == 0
+    text = "a message stays on the source's queue: it has been here before, and has passed through a"
+    assert (net.item("a")["state"], net.item("a")["lastError"]) == ("Waiting", text)
+    assert net.dialed < 20, "it tries again at ever longer intervals"
+    ran = "the route from amqp:b:5672 in to out runs, from b:5672"
+    assert told == [ran, f"the route from amqp:b:5672 in to out does not run, and tries again: {text}"]
+    client = net.brokers["b"].client()
+    client.receiver("in", credit=3)
+    net.pass_time(12)
+    client.connection.close()
+    net.settle()
+    assert (net.bodies("a", "out"), net.item("a")["lastError"]) == (["new"], "")
+
+
+def test_what_comes_before_a_message_that_came_back_is_moved(net: Network) -> None:
+    for n, been in enumerate((["c"], "no list", ["a", "b"], [])):
+        net.send("a", "out", n, annotations={HOPS: been})
+    net.route("b", "a", "in", "out")
+    net.pass_time(3)
+    assert (net.bodies("b", "in"), net.bodies("a", "out")) == ([0, 1], [2, 3])
+
+
+def test_a_route_from_a_queue_to_itself_moves_nothing(net: Network) -> None:
+    net.send("a", "out", *range(3))
+    net.route("a", "a", "out", "out")
+    net.pass_time(2)
+    assert net.bodies("a", "out") == [0, 1, 2]
+    assert net.item("a")["lastError"] == "queue 'out' is the source and the destination of this route: delete the route"
+    assert net.brokers["a"].lead.ledger.state.definitions.origins == {}
 
 
 def test_routes_within_a_broker_move_a_message_from_queue_to_queue_and_not_round(net: Network) -> None:
@@ -187,7 +237,7 @@ def test_routes_within_a_broker_move_a_message_from_queue_to_queue_and_not_round
         net.route("b", "b", into, source)
     net.send("b", "in", "m")
     net.pass_time(2)
-    assert [net.bodies("b", queue) for queue in ("in", "1", "2")] == [[], [], []], "it has been on each, and is dropped"
+    assert [net.bodies("b", queue) for queue in ("in", "1", "2")] == [["m"], [], []], "it has been on each, and stays"
     assert [item["taken"] for item in net.ask("b", "QUERY", "route")[2]["items"]] == [1, 1, 1]
 
 

@@ -29,6 +29,23 @@ def left(source: BrokerProcess) -> int:
     return int(ask(source.address, "QUERY", "queue", "out")["items"][0]["messages"])
 
 
+def test_messages_that_were_moved_away_are_not_destroyed_by_a_route_that_would_move_them_back(tmp_path: Path) -> None:
+    with standalone(tmp_path / "west") as west, standalone(tmp_path / "east") as east:
+        west.create("queue", "out")
+        east.create("queue", "in")
+        assert send(west.address, "out", [message(number) for number in range(6)]) == 6
+        there = (east.address, west.address, "in", "out")
+        assert run("qpid-route", "queue", "add", *there).status == 0
+        eventually(lambda: left(west), lambda count: count == 0, "all messages were moved")
+        assert run("qpid-route", "queue", "del", *there).status == 0
+        assert run("qpid-route", "queue", "add", west.address, east.address, "out", "in").status == 0
+        told = eventually(
+            lambda: run("qpid-route", "link", "list", west.address).out, lambda out: "been here before" in out, "the reason"
+        )
+        assert "Waiting" in told
+        assert len(take(east.address, "in", 6)) == 6
+
+
 def test_each_message_comes_once_and_in_order_when_either_side_is_killed_on_the_way(tmp_path: Path) -> None:
     with standalone(tmp_path / "source") as source, cluster(tmp_path / "target", 3, "--ha-replicate", "all") as target:
         source.create("queue", "out")

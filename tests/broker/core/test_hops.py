@@ -8,7 +8,7 @@ import proton
 import pytest
 
 from broker.core import limits, message
-from broker.core.hops import HOPS, Hops, TooFar
+from broker.core.hops import HOPS, CameBack, Hops, TooFar
 
 DELIVERY = {proton.symbol("x"): 1}
 
@@ -53,9 +53,11 @@ def test_the_beginning_of_a_message_is_marked_as_the_whole_is_and_one_of_a_heade
     assert message.message_annotations(Hops("d", "s").mark(only) or b"") == {HOPS: ["s"]}
 
 
-def test_what_has_been_here_or_where_it_is_not_wanted_from_is_dropped() -> None:
+def test_what_has_been_here_came_back_and_what_is_not_wanted_from_where_it_was_is_dropped() -> None:
     been = Hops("b", "a", "tag").mark(encoded()) or b""
-    assert Hops("a", "b").mark(been) is None
+    with pytest.raises(CameBack, match="it has been here before, and has passed through a, tag"):
+        Hops("a", "b").mark(been)
+    assert Hops("a", "b", exclude=["a"]).mark(been) is None, "what is excluded is dropped, and need not be looked at further"
     assert Hops("c", "b", exclude=["other", "tag"]).mark(been) is None
     assert Hops("c", "b", exclude=["other"]).mark(been) is not None
 
@@ -65,9 +67,11 @@ def test_within_a_cluster_a_message_goes_from_queue_to_queue_and_not_round() -> 
     once = first.mark(encoded()) or b""
     twice = second.mark(once) or b""
     assert message.message_annotations(twice)[HOPS] == ["a/1", "a/2"]
-    assert first.mark(twice) is None
+    with pytest.raises(CameBack):
+        first.mark(twice)
     elsewhere = Hops("b", "a").mark(twice) or b""
-    assert Hops("a", "b").mark(elsewhere) is None
+    with pytest.raises(CameBack):
+        Hops("a", "b").mark(elsewhere)
 
 
 @pytest.mark.parametrize("value", ["a", ["a", 1], {"a": "a"}, None])

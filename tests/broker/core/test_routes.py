@@ -122,6 +122,8 @@ def test_it_tries_again_ever_more_seldom_until_it_has_run() -> None:
     assert waits[-1] == MOST_DELAY_S
     assert (one.woken([]), one.state) == ([Connect()], "Connecting")
     running(one)
+    assert one.failed("a message came back") == [Drop(), Wake(MOST_DELAY_S)], "it has stopped at its first message"
+    running(one).woken([])
     assert one.failed("lost") == [Drop(), Wake(FIRST_DELAY_S)]
     one.start()
     one.connected()
