@@ -2,6 +2,9 @@
 
 A command is made with `ha_command`. It asks one broker (`view_of`), every member (`views_of`), or finds the primary
 (`primary_of`).
+
+Invariant: a command that is given one broker shows and changes no cluster but that of this broker. Its list of brokers may name
+brokers of another cluster, as after a takeover by a second site.
 """
 
 from __future__ import annotations
@@ -63,14 +66,16 @@ async def view_of(target: Target, reactor: Any) -> dict[str, Any]:
 
 
 async def views_of(target: Target, reactor: Any) -> list[dict[str, Any]]:
-    """Every member's description of itself, in their order; `error` for members that cannot be reached."""
+    """Every member's description of itself, in their order; `error` for members that cannot be reached, and for brokers of
+    another cluster than the one broker of the target. Refused if its several brokers belong to several clusters."""
     from twisted.internet.defer import DeferredList, ensureDeferred
 
     from broker.client import ClientError
 
-    url = target.url
+    url, cluster = target.url, ""
     if len(url.addresses) == 1:
-        known = str((await view_of(target, reactor)).get("brokersUrl") or "")
+        asked = await view_of(target, reactor)
+        known, cluster = str(asked.get("brokersUrl") or ""), _cluster_of(asked)
         url = urls.parse(known) if known else url
     everyone = target.at(*url.addresses)
     results: list[tuple[bool, Any]] = await DeferredList(
@@ -82,13 +87,33 @@ async def views_of(target: Target, reactor: Any) -> list[dict[str, Any]]:
             result.raiseException()
         error = {} if succeeded else {"status": "", "error": str(result.value).removeprefix(f"{name}: ")}
         views.append({"broker": name} | (result if succeeded else error))
-    return views
+    return _of_one_cluster(views, cluster)
+
+
+def _cluster_of(view: dict[str, Any]) -> str:
+    """The cluster to which a broker belongs; "" if it has not joined one, or does not say."""
+    return str(view.get("clusterId") or "")
+
+
+def _of_one_cluster(views: list[dict[str, Any]], cluster: str) -> list[dict[str, Any]]:
+    """The same views, with an `error` in place of those from another cluster than this one. With "" they must all be of one."""
+    brokers = {_cluster_of(view): view["broker"] for view in reversed(views) if _cluster_of(view)}
+    if not cluster and len(brokers) > 1:
+        told = ", ".join(f"{broker} belongs to cluster {each}" for each, broker in reversed(brokers.items()))
+        raise endings.Refused(f"{told}: name only brokers of one cluster with -b")
+    return [
+        view
+        if not cluster or _cluster_of(view) in ("", cluster)
+        else {"broker": view["broker"], "status": "", "error": f"of another cluster, {_cluster_of(view)}"}
+        for view in views
+    ]
 
 
 async def primary_of(target: Target, reactor: Any) -> tuple[Target, dict[str, Any]]:
     """The primary as a target, and its description of itself. Refused if no broker knows the primary."""
     if len(target.url.addresses) == 1:
         view = await view_of(target, reactor)
+        cluster = _cluster_of(view)
         if view.get("status") == "active":
             return target, view
         if view.get("primary"):
@@ -98,7 +123,7 @@ async def primary_of(target: Target, reactor: Any) -> tuple[Target, dict[str, An
             )
             there = target.at(known)
             view = await view_of(there, reactor)
-            if view.get("status") == "active":
+            if view.get("status") == "active" and (not cluster or _cluster_of(view) in ("", cluster)):
                 return there, view
     found = await views_of(target, reactor)
     active = [view for view in found if view["status"] == "active"]

@@ -388,6 +388,44 @@ def test_a_failover_by_hand_asks_the_newest_log_first_and_no_cluster_that_has_a_
     assert (ran.status, "no broker could be promoted" in ran.err, "not enough votes" in ran.err) == (1, True, True)
 
 
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["pause"], "there is no primary: "),
+        (["remove-broker", "x:1", "--force"], "there is no primary: "),
+        (["switchover"], "there is no primary to hand over: "),
+        (["failover"], "no broker could be promoted: "),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_broker_of_an_old_cluster_changes_nothing_in_the_new_one_that_its_list_names(
+    peers: Any, tmp_path: Any, words: list[str], said: str
+) -> None:
+    """As after a takeover by a second site, when a broker of the first one is back."""
+    asked = tmp_path / "asked"
+    new = peers(ha=PRIMARY | {"clusterId": "new", "epoch": 9}, record=str(asked))
+    backup = peers(ha=READY | {"clusterId": "new", "epoch": 9}, record=str(asked))
+    lost = {"status": "joining", "epoch": 4, "clusterId": "old", "brokersUrl": f"amqp:{new.name},{backup.name},{NOWHERE}"}
+    for old in (peers(ha=lost), peers(ha=lost | {"primary": new.name})):
+        ran = run("qpid-ha", *words, "-b", old.name)
+        assert (ran.status, said in ran.err, f"{new.name} (of another cluster, new)" in ran.err) == (1, True, True), ran.err
+    assert not asked.exists()
+    listed = run("qpid-ha", "status", "--all", "-b", old.name)
+    assert listed.out.splitlines()[0] == f"{new.name} of another cluster, new"
+    assert "active" not in run("qpid-ha", "list", "-b", old.name).out
+
+
+def test_brokers_of_two_clusters_are_not_taken_for_one(peers: Any, tmp_path: Any) -> None:
+    asked = tmp_path / "asked"
+    new, old = peers(ha=PRIMARY | {"clusterId": "new"}, record=str(asked)), peers(ha=READY | {"clusterId": "old"})
+    blank = peers(ha={"status": "joining", "clusterId": ""})
+    ran = run("qpid-ha", "pause", "-b", f"{blank.name},{old.name},{new.name}")
+    told = f"{old.name} belongs to cluster old, {new.name} belongs to cluster new"
+    assert (ran.status, ran.err) == (1, f"qpid-ha: {told}: name only brokers of one cluster with -b\n")
+    assert not asked.exists()
+    assert run("qpid-ha", "pause", "-b", f"{blank.name},{new.name}").status == 0
+
+
 def test_a_stop_is_asked_of_one_broker(primary: Any, backup: Any) -> None:
     assert run("qpid-ha", "stop", "-b", primary.name).status == 0
     assert run("qpid-ha", "stop", "-b", f"{primary.name},{backup.name}").status == 2
