@@ -6,13 +6,14 @@ socket is kept for the next request for a few seconds. Only the reactor answers,
 the broker stops serving, or is about to hand over, the next probe reports it.
 
     /livez     200 while the broker answers
-    /startedz  200 when it is in sync with its primary, or serves
+    /startedz  200 when it is in sync with its primary and applies the log, or serves
     /readyz    200 while it serves clients
 
     /metrics   200 with the figures of the broker, in Prometheus' text format
 
 Any other answer to the probes is 503, with one line that says why. The line contains only what a broker tells every client that
-connects: its state and the address of the primary. A page of metrics is sent in pieces (`broker.net.page`).
+connects: its state, the address of the primary, and whether it has stopped applying the log. A page of metrics is sent in pieces
+(`broker.net.page`).
 
 Invariants: no login is needed, and nothing can be changed; a request has no body and at most a few KiB; at most
 `limits.PROBE_CONNECTIONS` sockets are open, and open files are reserved for them; at most `limits.SCRAPES` pages of metrics are
@@ -41,13 +42,14 @@ _IN_SYNC = ("ready", "recovering")
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a broker says of itself: its state, whether it serves clients, whether it is about to hand over, and the primary's
-    address ("": none is known)."""
+    """What a broker says of itself: its state, whether it serves clients, whether it is about to hand over, the primary's
+    address ("": none is known), and whether it has stopped applying the log."""
 
     state: str
     serves: bool
     leaves: bool
     primary: str
+    stopped: bool = False
 
 
 def answer(path: str, health: Health) -> tuple[int, str] | None:
@@ -56,6 +58,8 @@ def answer(path: str, health: Health) -> tuple[int, str] | None:
     if path == "/livez":
         return http.OK, health.state
     if path == "/startedz":
+        if health.stopped and not health.serves:
+            return http.SERVICE_UNAVAILABLE, f"{health.state}: it has stopped applying the log"
         started = health.serves or health.state in _IN_SYNC
         return (http.OK if started else http.SERVICE_UNAVAILABLE), health.state
     if path == "/readyz":

@@ -170,6 +170,11 @@ def candidate_among(views: list[dict[str, Any]], wanted: urls.Address | None) ->
     return address_of(best)
 
 
+def has_stopped(view: dict[str, Any]) -> str:
+    """What to say of a broker that cannot apply its log, as after it was put back to an older release."""
+    return f"has stopped applying the log and cannot take over: {view['stopped']}"
+
+
 def address_of(view: dict[str, Any]) -> urls.Address:
     """A member's address. Whether it uses TLS is part of its own list of brokers."""
     name = str(view["broker"])

@@ -14,7 +14,7 @@ import click
 
 from broker.core import urls
 from cli import endings, options
-from cli.commands.ha_cluster import address_of, ask, ha_command, hand_over, primary_of, view_of, views_of
+from cli.commands.ha_cluster import address_of, ask, ha_command, hand_over, has_stopped, primary_of, view_of, views_of
 from cli.options import Target
 from cli.output import Column, show_json, show_table, text
 from cli.ranges import FloatRange
@@ -65,6 +65,9 @@ def _draw(views: list[dict[str, Any]], form: str) -> None:
     settings = _settings_of(views)
     if "pause" in settings:
         click.echo(f"Paused since {settings['pause'].get('since')}: qpid-ha resume ends that")
+    for view in views:
+        if view.get("stopped"):
+            click.echo(f"{view['broker']} {has_stopped(view)}")
     if stale:
         click.echo(f"STALE: {stale}")
 
@@ -99,6 +102,7 @@ def _row(view: dict[str, Any], views: list[dict[str, Any]]) -> dict[str, Any]:
         "member": view["broker"],
         "role": str(seen.get("role") or ""),
         "status": view["status"] or view.get("error", ""),
+        "stopped": view.get("stopped", ""),
         "epoch": view.get("epoch", ""),
         "index": view.get("lastIndex", ""),
         "lag": "" if lag == -1 else lag,

@@ -128,7 +128,8 @@ async def _serve(target: Target, reactor: Any, coming: list[str]) -> None:
     if any(view["status"] == "active" for view in views):
         return
     ready = sorted(
-        (view for view in views if view["status"] == "ready"), key=lambda view: (-int(view["lastIndex"]), view["broker"])
+        (view for view in views if view["status"] == "ready" and not view.get("stopped")),
+        key=lambda view: (-int(view["lastIndex"]), view["broker"]),
     )
     if not ready:
         told = ", ".join(f"{view['broker']} is {view['status'] or view['error']}" for view in views)

@@ -14,7 +14,7 @@ import click
 from broker.core import urls
 from cli import endings, options
 from cli.commands import ha_members, ha_operations, ha_settings, ha_sites, ha_stores
-from cli.commands.ha_cluster import NAME, ask, command, ha_command, hand_over, view_of, views_of
+from cli.commands.ha_cluster import NAME, ask, command, ha_command, hand_over, has_stopped, view_of, views_of
 from cli.output import Column, show_json, show_table, text
 
 STATUSES = ("joining", "catchup", "ready", "recovering", "active", "standalone", "removed")
@@ -34,7 +34,10 @@ def ping(form: str, **given: Any) -> None:
 @click.option("--is-primary", is_flag=True, help="Exit with code 1 unless the broker is the primary.")
 @click.option("--all", "everyone", is_flag=True, help="Ask every member of the cluster.")
 def status(expect: str | None, is_primary: bool, everyone: bool, form: str, **given: Any) -> None:
-    """Print the status of the broker. The status is joining, catchup, ready, recovering, active, standalone or removed."""
+    """Print the status of the broker. The status is joining, catchup, ready, recovering, active, standalone or removed.
+
+    A broker that is ready but has stopped applying the log cannot take over: stderr says why, and --expect ready fails.
+    """
     if (expect is not None) + is_primary + everyone > 1:
         raise click.UsageError("--expect, --is-primary and --all exclude each other")
     target = options.target(given, admin=True)
@@ -43,13 +46,15 @@ def status(expect: str | None, is_primary: bool, everyone: bool, form: str, **gi
         return
     view = endings.run(lambda reactor: view_of(target, reactor))
     found = str(view.get("status"))
-    remarks = {name: str(view[name]) for name in ("reason", "notice") if view.get(name)}
+    remarks = {name: str(view[name]) for name in ("reason", "notice", "stopped") if view.get(name)}
+    if expect == found == "ready" and "stopped" in remarks:
+        raise endings.Refused(f"the broker is ready, but {has_stopped(view)}")
     if form == "json":
         show_json({"status": found} | remarks)
     elif not is_primary:
         click.echo(found)
-        for remark in remarks.values():
-            click.echo(f"{NAME}: {remark}", err=True)
+        for name, remark in remarks.items():
+            click.echo(f"{NAME}: {has_stopped(view) if name == 'stopped' else remark}", err=True)
     if expect is not None and found != expect:
         raise endings.Refused(f"the broker is {found}, not {expect}")
     if is_primary and found not in ("active", "recovering"):
@@ -59,10 +64,14 @@ def status(expect: str | None, is_primary: bool, everyone: bool, form: str, **gi
 def _show_all(views: list[dict[str, Any]], form: str) -> None:
     """Print a line for each member; exit code 3 if one of them cannot be reached."""
     if form == "json":
-        show_json([{"broker": view["broker"], "status": view["status"], "error": view.get("error", "")} for view in views])
+        fields = {"status": "", "error": "", "stopped": ""}
+        show_json([{"broker": view["broker"]} | {name: view.get(name, fields[name]) for name in fields} for view in views])
     else:
         for view in views:
             click.echo(f"{view['broker']} {view['status'] or view['error']}")
+        for view in views:
+            if view.get("stopped"):
+                click.echo(f"{NAME}: {view['broker']} {has_stopped(view)}", err=True)
     if any("error" in view for view in views):
         raise click.exceptions.Exit(endings.UNREACHABLE)
 

@@ -123,6 +123,25 @@ def test_query_says_why_a_broker_applies_or_writes_nothing(peers: Any) -> None:
     assert run("qpid-ha", "query", "-b", halted.name).out.splitlines()[-1] == "Stopped:             version 9 is not known here"
 
 
+def test_a_backup_that_applies_nothing_is_not_passed_off_as_ready(peers: Any) -> None:
+    """Breaks when the last upgraded broker is restarted though no other one could take over."""
+    why = "version 9 is not known here"
+    backup = peers(ha=READY | {"stopped": why})
+    told = f"has stopped applying the log and cannot take over: {why}"
+    ran = run("qpid-ha", "status", "-b", backup.name)
+    assert (ran.status, ran.out, ran.err) == (0, "ready\n", f"qpid-ha: {told}\n")
+    ran = run("qpid-ha", "status", "-b", backup.name, "--expect", "ready")
+    assert (ran.status, ran.err) == (1, f"qpid-ha: the broker is ready, but {told}\n")
+    ran = run("qpid-ha", "status", "-b", backup.name, "--all")
+    assert (ran.status, ran.out, ran.err) == (0, f"{backup.name} ready\n", f"qpid-ha: {backup.name} {told}\n")
+    assert f"{backup.name} {told}" in run("qpid-ha", "list", "-b", backup.name).out.splitlines()
+    reasons = [
+        json.loads(run("qpid-ha", *words, "-b", backup.name, "--format", "json").out)
+        for words in (["status"], ["status", "--all"], ["list"])
+    ]
+    assert reasons[0]["stopped"] == reasons[1][0]["stopped"] == reasons[2]["members"][0]["stopped"] == why
+
+
 def test_query_as_json_is_the_whole_view(primary: Any) -> None:
     assert json.loads(run("qpid-ha", "query", "-b", primary.name, "--format", "json").out) == PRIMARY
 

@@ -20,6 +20,7 @@ from cli.verify.run import Run, Workload
 from tests.cli.running import environment, run
 from tests.system.harness import BrokerProcess, Refused, ask, cluster, eventually
 from tests.system.terms import go_on
+from tests.system.test_haproxy import Probed
 from tests.system.traffic import accounted
 from tests.system.wire import Peer
 
@@ -108,7 +109,7 @@ def test_a_member_that_is_put_back_to_an_older_release_says_so_and_leads_nobody(
         eventually(lambda: version(primary), lambda found: found == NEWEST, "the rise")
         primary.create("queue", "jobs", replicate="all")
         back.stop()
-        older = brokers.brokers[2] = BrokerProcess(back.log_file.parent, back.port, [*back.options, LIMIT, str(older_version)])
+        older = brokers.brokers[2] = Probed(back.log_file.parent, back.port, [*back.options, LIMIT, str(older_version)])
         older.start()
         stopped = eventually(older.status, lambda status: bool(status.get("stopped")), "stopping to apply")
         assert f"'machine-version' needs machine version {NEWEST}" in stopped["stopped"]
@@ -117,6 +118,9 @@ def test_a_member_that_is_put_back_to_an_older_release_says_so_and_leads_nobody(
         last = primary.status()["lastIndex"]
         eventually(lambda: older.status()["lastIndex"], lambda index: index >= last, "all of it on the older one's disk")
         assert not older.status()["inSync"]
+        eventually(older.state, lambda state: state == "ready", "its log is level")
+        assert older.probe("/startedz") == (503, "ready: it has stopped applying the log")
+        assert run("qpid-ha", "status", "--expect", "ready", "-b", older.address).status == 1
         with pytest.raises(Refused, match="cannot apply its log"):
             ask(older.address, "PROMOTE", "ha")
         shown = run("qpid-ha", "query", "-b", older.address)

@@ -51,6 +51,7 @@ def asked(health: Health = ACTIVE, clock: Clock | None = None) -> Asked:
         (Health("ready", False, False, "b1:5672"), 200, 200, 503),
         (Health("catchup", False, False, "b1:5672"), 200, 503, 503),
         (Health("joining", False, False, ""), 200, 503, 503),
+        (Health("ready", False, False, "b1:5672", stopped=True), 200, 503, 503),
     ],
 )
 def test_what_each_state_means_to_who_asks(health: Health, live: int, started: int, ready: int) -> None:
@@ -60,6 +61,8 @@ def test_what_each_state_means_to_who_asks(health: Health, live: int, started: i
 
 def test_the_text_says_where_clients_belong() -> None:
     assert answer("/readyz", Health("ready", False, False, "b1:5672")) == (503, "ready: the primary is b1:5672")
+    stopped = Health("ready", False, False, "b1:5672", stopped=True)
+    assert answer("/startedz", stopped) == (503, "ready: it has stopped applying the log")
     assert answer("/readyz", Health("joining", False, False, "")) == (503, "joining: no primary is known")
     assert answer("/readyz", Health("active", True, True, "b1:5672")) == (503, "active: about to hand over to another broker")
 
