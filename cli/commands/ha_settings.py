@@ -15,6 +15,9 @@ from cli import endings, options
 from cli.commands.ha_cluster import ask, ha_command, primary_of, view_of
 from cli.output import show_json
 
+_PACEMAKER = "pacemaker"
+"""The kind of the agent for Pacemaker, which is no plug-in of ours."""
+
 
 def set_in_cluster(given: dict[str, Any], form: str, **body: Any) -> None:
     """Make the primary write this setting into the log."""
@@ -31,13 +34,16 @@ def set_in_cluster(given: dict[str, Any], form: str, **body: Any) -> None:
 
 @ha_command("authority")
 @click.argument("kind", required=False)
-def authority(kind: str | None, form: str, **given: Any) -> None:
+@click.option("--force", is_flag=True, help="Set a KIND that is not known here: the name of a plug-in.")
+def authority(kind: str | None, force: bool, form: str, **given: Any) -> None:
     """Print or set which cluster managers may promote.
 
     KIND is builtin, etcd, kubernetes, pacemaker or the name of a plug-in. Daemons of other kinds only watch. With `hand` no
-    daemon promotes; with `any`, the default, every kind may.
+    daemon promotes; with `any`, the default, every kind may. A plug-in that is not installed here needs --force.
     """
     if kind is not None:
+        if not force:
+            _check_kind(kind)
         set_in_cluster(given, form, setting="authority", kind=kind)
         return
     target = options.target(given, admin=True)
@@ -47,6 +53,19 @@ def authority(kind: str | None, form: str, **given: Any) -> None:
         show_json({"kind": found})
     else:
         click.echo(found)
+
+
+def _check_kind(kind: str) -> None:
+    """Refused if no cluster manager is known to be of this kind: all would watch, and nobody promotes a backup."""
+    from ha.core.cluster_settings import ANY, HAND
+    from resource_manager import arbiters
+
+    known = [*arbiters.names(), _PACEMAKER, HAND, ANY]
+    if kind not in known:
+        raise endings.Refused(
+            f"no kind of cluster manager {kind!r} is known here, and if there is none, no backup is promoted; "
+            f"the kinds are {', '.join(known)}; use --force for a plug-in that is not installed here"
+        )
 
 
 @ha_command("pause")

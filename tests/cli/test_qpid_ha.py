@@ -355,6 +355,22 @@ def test_what_the_cluster_is_to_agree_on_is_asked_of_its_primary(
     assert (json.loads(line)["what"], json.loads(line)["body"]) == ("SET ha", body)
 
 
+def test_an_authority_that_no_manager_is_known_to_be_is_not_set_without_force(peers: Any, tmp_path: Any) -> None:
+    """A misspelt one would end automatic failover, and nothing would say so before the primary fails."""
+    asked = tmp_path / "asked"
+    peer = peers(ha=PRIMARY, record=str(asked))
+    ran = run("qpid-ha", "authority", "bultin", "-b", peer.name)
+    assert (ran.status, ran.out) == (1, "")
+    assert "no kind of cluster manager 'bultin' is known here, and if there is none, no backup is promoted" in ran.err
+    assert "the kinds are builtin, etcd, kubernetes, pacemaker, hand, any; use --force" in ran.err
+    assert not asked.exists()
+    kinds = ["builtin", "kubernetes", "pacemaker", "hand", "any"]
+    for words in (*([kind] for kind in kinds), ["stars", "--force"]):
+        assert run("qpid-ha", "authority", *words, "-b", peer.name).status == 0
+    told = [json.loads(line)["body"]["kind"] for line in asked.read_text().splitlines()]
+    assert told == [*kinds, "stars"]
+
+
 MEMBERSHIP = {"index": 1, "committed": True, "voters": ["a:1", "b:1", "c:1"], "learners": []}
 
 
