@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from broker.core import urls
+from broker.core.urls import Address
 from cli import endings, options
 from cli.commands.ha_cluster import address_of, ask, ha_command, hand_over, has_stopped, primary_of, view_of, views_of
 from cli.options import Target
@@ -185,6 +186,8 @@ def rolling_restart(how: str | None, wait: float, form: str, **given: Any) -> No
     The primary hands over first. Each broker must be back and caught up before the next one is restarted; else the command stops.
     """
     target = options.target(given, admin=True)
+    if how is not None:
+        _words_of(how, target.url.addresses[0])  # a wrong one is refused before a broker is touched
     restarted: list[str] = []
 
     async def restart(reactor: Any) -> None:
@@ -226,6 +229,20 @@ async def _all_level(target: Target, reactor: Any, wait_s: float) -> None:
         await deferLater(reactor, _LOOK_S, lambda: None)
 
 
+def _words_of(how: str, address: Address) -> list[str]:
+    """The words of the command for this broker. UsageError if they cannot be read."""
+    try:
+        words = [word.format(host=address.host, port=address.port, address=address.name) for word in shlex.split(how)]
+    except (KeyError, IndexError, ValueError, AttributeError) as error:
+        raise click.UsageError(
+            f"--command {how!r} cannot be read ({error}); "
+            "it may have {host}, {port} and {address}, and {{ and }} for braces"
+        ) from None
+    if not words:
+        raise click.UsageError("--command is empty: leave it out if a supervisor starts the broker again")
+    return words
+
+
 async def _restart(target: Target, reactor: Any, how: str | None, wait_s: float) -> None:
     from twisted.internet.task import deferLater
     from twisted.internet.threads import deferToThread
@@ -238,8 +255,11 @@ async def _restart(target: Target, reactor: Any, how: str | None, wait_s: float)
     if how is None:
         await ask(target, reactor, "STOP", "ha", {})
     else:
-        words = [word.format(host=address.host, port=address.port, address=address.name) for word in shlex.split(how)]
-        ran = await deferToThread(subprocess.run, words, capture_output=True, text=True, check=False)
+        words = _words_of(how, address)
+        try:
+            ran = await deferToThread(subprocess.run, words, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise endings.Refused(f"cannot run {words[0]}: {error.strerror or error}; no other broker is restarted") from None
         if ran.returncode:
             said = (ran.stderr or ran.stdout).strip().splitlines() or ["it said nothing"]
             raise endings.Refused(f"{shlex.join(words)} ended with {ran.returncode}: {said[-1]}")

@@ -549,3 +549,15 @@ def test_wrong_usage_ends_with_2_and_one_line(words: list[str]) -> None:
     ran = run("qpid-ha", *words)
     assert (ran.status, ran.out) == (2, "")
     assert ran.err.startswith("qpid-ha: ")
+
+
+@pytest.mark.parametrize("how", ["awk '{print $1}'", "ssh {hots}", "ssh {host", "ssh 'abc", "{}", "{host.a.b}"])
+def test_a_command_that_cannot_be_read_is_refused_before_a_broker_is_asked(how: str) -> None:
+    ran = run("qpid-ha", "rolling-restart", "--command", how, "-b", "127.0.0.1:1")
+    assert ran.status == 2
+    assert "it may have {host}, {port} and {address}, and {{ and }} for braces" in ran.err
+
+
+def test_an_empty_command_is_refused() -> None:
+    ran = run("qpid-ha", "rolling-restart", "--command", "", "-b", "127.0.0.1:1")
+    assert (ran.status, "leave it out" in ran.err) == (2, True)
