@@ -48,11 +48,14 @@ class Source:
         self._disk = disk
         self._release = release
         self._fd = disk.open(found.path, os.O_RDONLY)  # stays open, so that a newer one of the same index may replace the name
-        if checkpoint.read_head(disk, self._fd, found.path).files != found.files:
+        try:
+            if checkpoint.read_head(disk, self._fd, found.path).files != found.files:
+                raise OSError(errno.ESTALE, "it was replaced by one of the same index just now", str(found.path))
+            self.identity = checkpoint.identity(disk, self._fd, found)
+            """Distinguishes this checkpoint from another one of the same index."""
+        except BaseException:
             disk.close(self._fd)
-            raise OSError(errno.ESTALE, "it was replaced by one of the same index just now", str(found.path))
-        self.identity = checkpoint.identity(disk, self._fd, found)
-        """Distinguishes this checkpoint from another one of the same index."""
+            raise
         self._parts = list(zip(paths, (file.used for file in found.files.in_use), strict=True))
 
     def check(self, offset: int, nbytes: int) -> None:

@@ -365,6 +365,19 @@ class CountedDisk(RealDisk):
         self.open_now -= 1
 
 
+def test_a_checkpoint_with_a_rotten_head_keeps_no_descriptor(folder: Path) -> None:
+    log, _ = sender(folder)
+    assert log.journal.checkpoint is not None
+    with log.journal.checkpoint.path.open("r+b") as file:
+        file.write(bytes(64))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(BadBatch):
+            log.journal.source()
+    assert len(os.listdir("/proc/self/fd")) == before
+    log.close()
+
+
 def test_a_receiver_has_few_files_open_however_many_come(folder: Path) -> None:
     """Breaks when each file stays open until the last one is there: a large store reached the limit of open files, and the
     transfer began again without end."""
