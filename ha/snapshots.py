@@ -221,7 +221,7 @@ class Snapshots:
     def _renew_for(self, peer: str, epoch: int, error: Exception) -> None:
         """The checkpoint cannot be sent: have a new one written, unless the core's next attempt may succeed with this one."""
         if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
-            _log.error("{error}; {peer}, which needs a checkpoint, waits for it", peer=peer, error=str(error))
+            _log.error("no snapshot is sent to {peer} now, which asks again: {error}", peer=peer, error=str(error))
             return
         _log.error("{why}; {peer}, which needs a checkpoint, gets a new one", peer=peer, why=str(error))
         self.wait(peer, epoch)

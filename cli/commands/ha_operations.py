@@ -236,7 +236,7 @@ def _words_of(how: str, address: Address) -> list[str]:
     except (KeyError, IndexError, ValueError, AttributeError) as error:
         raise click.UsageError(
             f"--command {how!r} cannot be read ({error}); "
-            "it may have {host}, {port} and {address}, and {{ and }} for braces"
+            "write {host}, {port} or {address} for the broker, and {{ and }} for braces"
         ) from None
     if not words:
         raise click.UsageError("--command is empty: leave it out if a supervisor starts the broker again")

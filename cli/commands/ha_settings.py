@@ -63,8 +63,8 @@ def _check_kind(kind: str) -> None:
     known = [*arbiters.names(), _PACEMAKER, HAND, ANY]
     if kind not in known:
         raise endings.Refused(
-            f"no kind of cluster manager {kind!r} is known here, and if there is none, no backup is promoted; "
-            f"the kinds are {', '.join(known)}; use --force for a plug-in that is not installed here"
+            f"{kind!r} is not a known kind of cluster manager, and with a wrong one no backup is promoted; "
+            f"the kinds are {', '.join(known)}; for a plug-in that is not installed here, give --force"
         )
 
 

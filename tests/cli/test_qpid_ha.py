@@ -361,8 +361,11 @@ def test_an_authority_that_no_manager_is_known_to_be_is_not_set_without_force(pe
     peer = peers(ha=PRIMARY, record=str(asked))
     ran = run("qpid-ha", "authority", "bultin", "-b", peer.name)
     assert (ran.status, ran.out) == (1, "")
-    assert "no kind of cluster manager 'bultin' is known here, and if there is none, no backup is promoted" in ran.err
-    assert "the kinds are builtin, etcd, kubernetes, pacemaker, hand, any; use --force" in ran.err
+    assert "'bultin' is not a known kind of cluster manager, and with a wrong one no backup is promoted" in ran.err
+    assert (
+        "the kinds are builtin, etcd, kubernetes, pacemaker, hand, any; for a plug-in that is not installed here, give --force"
+        in ran.err
+    )
     assert not asked.exists()
     kinds = ["builtin", "kubernetes", "pacemaker", "hand", "any"]
     for words in (*([kind] for kind in kinds), ["stars", "--force"]):
@@ -555,7 +558,7 @@ def test_wrong_usage_ends_with_2_and_one_line(words: list[str]) -> None:
 def test_a_command_that_cannot_be_read_is_refused_before_a_broker_is_asked(how: str) -> None:
     ran = run("qpid-ha", "rolling-restart", "--command", how, "-b", "127.0.0.1:1")
     assert ran.status == 2
-    assert "it may have {host}, {port} and {address}, and {{ and }} for braces" in ran.err
+    assert "write {host}, {port} or {address} for the broker, and {{ and }} for braces" in ran.err
 
 
 def test_an_empty_command_is_refused() -> None:
