@@ -4,13 +4,13 @@ Life of a request: it arrives as a message to `$management` and is decoded (`bro
 if its connection lacks the right. Otherwise it is answered from the state of the broker (QUERY, in pages:
 `broker.core.management.Page`), passed to the object that is registered for its type (`extensions`), or planned as one change of
 one log and answered when that is committed. The answer goes to the mailbox or queue that the request names, if that still exists
-and its connection may send to it. When requests exceed their share of a turn of the reactor, the rest of the work waits for the
-next turns, and the links take turns.
+and its connection may send to it. A broker that does not serve rejects a request that names a queue for its answer. When requests
+exceed their share of a turn of the reactor, the rest of the work waits for the next turns, and the links take turns.
 
 Invariants: management delays other work by at most `limits.MANAGEMENT_TURN_S` and one small piece of work, and under load takes
 at most half of the time, less while messages move (`broker.sessions.share`); waiting requests and answers have limits; every
-request gets one answer, whatever it contains, or none if it names no place for the answer or its link has ended; every change
-goes through a log and is written to the audit log.
+request gets one answer, whatever it contains, or none if it names no place for the answer, its link or the service of the place
+has ended, or it is rejected; every change goes through a log and is written to the audit log.
 
 Reference: docs/reference/management.md.
 """
@@ -125,7 +125,9 @@ class Administration:
             producer.refuse(delivery_id, REJECTED, Condition("amqp:resource-limit-exceeded", text))
             return
         work = self.handle(producer.session.rights, request_bytes)
-        request = _Request(work, len(request_bytes), partial(producer.done, delivery_id))
+        request = _Request(
+            work, len(request_bytes), partial(producer.done, delivery_id), partial(producer.refuse, delivery_id, REJECTED)
+        )
         if self._waiting or self._spent_s >= self._turn_s or not self._serve(request):
             self._waiting.setdefault(producer, deque()).append(request)
             self._waiting_bytes += request.nbytes
@@ -140,13 +142,18 @@ class Administration:
         """Work on a request for as long as this turn allows. Returns whether it has been served."""
         began_s = self._clock.seconds()
         left_s, spent_s, served = self._turn_s - self._spent_s, 0.0, False
-        for _ in request.work:
-            spent_s = self._clock.seconds() - began_s
-            if spent_s >= left_s:
-                break
-        else:
+        try:
+            for _ in request.work:
+                spent_s = self._clock.seconds() - began_s
+                if spent_s >= left_s:
+                    break
+            else:
+                served = True
+                request.served()
+        except Condition as condition:
             served = True
-            request.served()
+            request.refused(condition)
+        if served:
             spent_s = self._clock.seconds() - began_s
         self._spent_s += spent_s
         return served
@@ -175,13 +182,15 @@ class Administration:
 
     def handle(self, rights: Rights, request_bytes: bytes) -> Iterator[None]:
         """Answer a request from a client with these rights, now or when its change is committed; a small piece of work at a time.
-        A request that cannot be answered is logged and dropped."""
+        A request that cannot be answered is logged and dropped. Condition: it cannot be answered here, and nothing was done."""
         try:
             request = management_node.decode(request_bytes)
         except management_node.BadRequest as error:
             _log.warn("management request dropped: {error}", error=str(error))
             return
 
+        if not self._logs.serving and request.reply_to in self._logs.nodes.queues and not self._mailboxes.named(request.reply_to):
+            raise self._logs.unserved()
         lookup = self._lookup(request)
 
         def answer(status: int, text: str, body: Any) -> None:
@@ -202,6 +211,9 @@ class Administration:
                 ledger, size = self._logs.ledger_of(queue), len(data)
                 if self._logs.closed:
                     _log.warn("the answer to a management request was dropped: this broker leaves")
+                    return
+                if not (self._logs.serving and ledger.serving):
+                    _log.warn("the answer to a management request was dropped: this broker no longer serves {q!r}", q=queue.name)
                     return
                 if not (has_room(queue, 1, size) and ledger.takes(size)):
                     why = ledger.storage_text if ledger.low else full_text(queue, size)
@@ -539,6 +551,7 @@ class _Request:
     work: Iterator[None]
     nbytes: int
     served: Callable[[], None]
+    refused: Callable[[Condition], None]
 
 
 def _asked_page(body: dict[str, Any]) -> tuple[int, Place]:

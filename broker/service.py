@@ -166,7 +166,7 @@ class Broker:
         claims = Claims(self.mailboxes)
         rabbitmq = RabbitmqManagement(self.administration, self.mailboxes, self.logs.nodes, new_id)
         self.transactions = Coordinator(self.logs, new_id)
-        relay = Relay([management.named, mailbox, queue, exchange])
+        relay = Relay(self.logs, [management.named, mailbox, queue, exchange])
         self.making = Making(self.logs, self.queues, quota, new_id, queue_patterns=queue_patterns, topic_patterns=topic_patterns)
         self.termini = Termini(
             self.logs,

@@ -117,6 +117,11 @@ class LinkEnd:
         """Whether it ends when this broker stops serving, even if its connection stays."""
         return True
 
+    @property
+    def waits_for_queues(self) -> bool:
+        """Whether something that came here waits for this broker to serve queues: it ends then, too."""
+        return False
+
     def needs(self) -> Lookups:
         """The lookups that must be allowed for it."""
         return ()

@@ -203,9 +203,10 @@ class ClientSession:
             self.on_link_closed(link)
 
     def end_service(self, condition: Condition) -> None:
-        """This broker stops serving: end all links except those of management."""
+        """This broker stops serving: end all links except those of management. An anonymous link ends if any of its messages
+        waits for an outcome: this broker will not know it."""
         for link in self._connection.engine.links:
-            if link.context is not None and link.context.serves_queues:
+            if link.context is not None and (link.context.serves_queues or link.context.waits_for_queues):
                 self.end_link(link, condition)
 
     def end_producers(self) -> None:

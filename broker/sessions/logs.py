@@ -126,8 +126,12 @@ class Logs:
         if self.serving and self.closed:
             raise self.redirect()
         if not self.serving:
-            where = self.primary or "unknown"
-            raise Condition("amqp:not-allowed", f"this broker is {self.state}: it serves no queues; the primary is {where}")
+            raise self.unserved()
+
+    def unserved(self) -> Condition:
+        """The condition for clients that need a queue of a broker that does not serve."""
+        where = self.primary or "unknown"
+        return Condition("amqp:not-allowed", f"this broker is {self.state}: it serves no queues; the primary is {where}")
 
     # ---- following what is applied
 

@@ -43,7 +43,12 @@ class Full(Exception):
 
 
 class Denied(Exception):
-    """The client may not send a message there; the text names the user and the denied lookup."""
+    """The client may not send a message there; the text names the user and the denied lookup, or says why it may not now. `name`:
+    of the condition that the client gets."""
+
+    def __init__(self, text: str, name: str = UNAUTHORIZED) -> None:
+        super().__init__(text)
+        self.name = name
 
 
 class Upload(Protocol):
@@ -141,6 +146,12 @@ class Producer(LinkEnd):
     def serves_queues(self) -> bool:
         """As its target."""
         return self.target.serves_queues
+
+    @property
+    def waits_for_queues(self) -> bool:
+        """Whether messages without an outcome may be on their way to queues, or a part of one."""
+        account, target = self.link.account, self.target
+        return target.in_transactions and (self._upload is not None or account.credit + account.held < target.window)
 
     def needs(self) -> Lookups:
         """As its target."""
@@ -378,7 +389,7 @@ def outcome_of(error: Exception) -> tuple[int, Condition | None]:
             info = {"queue": error.queue, "reason": error.reason}
             return REJECTED, Condition("amqp:resource-limit-exceeded", str(error), info)
         case Denied():
-            return REJECTED, Condition(UNAUTHORIZED, str(error))
+            return REJECTED, Condition(error.name, str(error))
         case message.BadMessage():
             return REJECTED, Condition("amqp:decode-error", str(error))
         case _:

@@ -1,5 +1,8 @@
 """The anonymous terminus: each message on a link without a target address names its own node in its `to`.
 
+Invariant: a broker that does not serve puts no message on a queue. Administrators, who may connect to it, get such a message
+back: it is rejected with the condition that an attach to its node would get.
+
 Source: the OASIS specification "Using the Anonymous Terminus for Message Routing" (capability ANONYMOUS-RELAY).
 """
 
@@ -12,6 +15,7 @@ from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
 from broker.core.nodes import Routed
 from broker.sessions.attach import Attach, Output
+from broker.sessions.logs import Logs
 from broker.sessions.producer import Denied, Producer, Target, Upload
 
 Named = Callable[[str], Target | None]
@@ -21,7 +25,7 @@ Named = Callable[[str], Target | None]
 class Relay:
     """See the module. `named` are asked in order for the node of each message."""
 
-    __slots__ = ("_named",)
+    __slots__ = ("_logs", "_named")
     window = limits.CREDIT_WINDOW
     serves_queues = False
     takes_large = True
@@ -30,7 +34,8 @@ class Relay:
     of_any_user = False
     identity = ""
 
-    def __init__(self, named: Sequence[Named]) -> None:
+    def __init__(self, logs: Logs, named: Sequence[Named]) -> None:
+        self._logs = logs
         self._named = tuple(named)
 
     def anonymous(self, attach: Attach) -> Relay | None:
@@ -52,21 +57,36 @@ class Relay:
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """Each to its own node."""
-        producer.one_by_one(first, messages, self._put)
+        producer.one_by_one(first, messages, self._put if self._logs.serving else self._put_unless_on_queue)
 
     def destinations(self, producer: Producer, data: bytes) -> Routed:
         """Those of its own node. LookupError, when that takes no part in transactions; Denied."""
-        target = self._target(producer, data)
+        target = self._serving_target(producer, data)
         if not target.in_transactions:
             raise LookupError(f"a message to {message.to(data)!r} cannot be part of a transaction: send it without one")
         return target.destinations(producer, data)
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
         """A large message: its first part names its node."""
-        return self._target(producer, head).begin(producer, head)
+        return self._serving_target(producer, head).begin(producer, head)
 
     def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
         self._target(producer, data).receive(producer, delivery_id, [data])
+
+    def _put_unless_on_queue(self, producer: Producer, delivery_id: int, data: bytes) -> None:
+        self._serving_target(producer, data).receive(producer, delivery_id, [data])
+
+    def _serving_target(self, producer: Producer, data: bytes) -> Target:
+        """The node of a message. Denied, when that is for queues and this broker does not serve."""
+        target = self._target(producer, data)
+        if target.serves_queues:
+            self._must_serve()
+        return target
+
+    def _must_serve(self) -> None:
+        if not self._logs.serving:
+            unserved = self._logs.unserved()
+            raise Denied(unserved.text, unserved.name)
 
     def _target(self, producer: Producer, data: bytes) -> Target:
         address = message.to(data)
@@ -84,6 +104,7 @@ class Relay:
         denials = [producer.session.rights.denial((need,)) for need in questions.unknown(address)]
         if all(denials):
             raise Denied(denials[0])
+        self._must_serve()
         raise LookupError(f"there is no queue and no exchange named {address!r}")
 
     def may_flow(self, producer: Producer) -> bool:

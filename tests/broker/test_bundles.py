@@ -10,7 +10,7 @@ import pytest
 from broker.core import limits, values
 from broker.core.bundles import FORMAT
 from broker.core.performatives import fields_of
-from tests.broker.clients import ACCEPTED, REJECTED, Bench, Client, bench, condition, statuses
+from tests.broker.clients import ACCEPTED, ADMIN, REJECTED, Bench, Client, bench, condition, statuses
 
 FRAME_BYTES = 30_000
 
@@ -185,6 +185,20 @@ def test_a_bundle_that_was_under_way_when_a_term_ended_holds_nothing_any_more() 
         b.lead.become("ready", "other")
         b.settle()
         assert (client.lost, budget.nbytes, budget.n_open) == (True, 0, 0)
+
+
+def test_a_backup_rejects_a_bundle_that_an_anonymous_link_brings_for_a_queue() -> None:
+    with bench(clustered=True) as b:
+        b.queue("q", replicate="all")
+        b.lead.become("ready", "other")
+        b.settle()
+        admin = b.client(ADMIN)
+        admin.sender("$cbs")
+        inner = [bytes(proton.Message(body=each, address="q").encode()) for each in ("one", "two")]
+        send(admin, admin.sender(None), b"".join(map(data, inner)))
+        assert refusal(admin) == ("amqp:not-allowed", "this broker is ready: it serves no queues; the primary is other")
+        budget = b.broker.transactions.budget
+        assert (budget.nbytes, budget.n_open, b.broker.logs.inflow.nbytes) == (0, 0, 0)
 
 
 # ---- addresses

@@ -6,15 +6,18 @@ from typing import Any
 
 import proton
 import pytest
+from twisted.internet.defer import Deferred
 
 from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.core import limits
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import Batch, BatchBuilder
 from broker.sessions.connection import Connection
+from broker.sessions.principal import Principal
 from tests.broker.clients import (
     ACCEPTED,
     ADMIN,
+    REJECTED,
     Bench,
     Client,
     MemoryLog,
@@ -22,6 +25,7 @@ from tests.broker.clients import (
     condition,
     creating,
     one_turn,
+    request,
     statuses,
 )
 
@@ -191,6 +195,123 @@ def test_an_administrator_keeps_nothing_but_management_when_a_broker_steps_down(
         b.settle()
         assert admin.bodies(consumer) == [], "a backup gives nothing out"
         assert admin.request("QUERY", "queue")[2]["items"][0]["messages"] == 1
+
+
+BACKUP_TEXT = "this broker is ready: it serves no queues; the primary is other:5672"
+
+
+def backup(b: Bench) -> None:
+    """This broker has a queue of each level and an exchange, and becomes a backup."""
+    b.upgraded()
+    for level in ("all", "configuration", "none"):
+        b.queue(level, replicate=level)
+    b.client(ADMIN).request("CREATE", "exchange", "x", {"exchangeType": "fanout", "replicate": "all"})
+    b.lead.become("ready", "other:5672")
+    b.settle()
+
+
+@pytest.mark.parametrize("address", ["all", "configuration", "none", "x", "x/key", "$share/unknown", "made-on-the-primary"])
+@pytest.mark.parametrize("nbytes", [100, 2 * limits.LARGE_PARTS * limits.PART_BYTES])
+def test_a_backup_rejects_what_an_anonymous_link_brings_for_a_queue_and_names_the_primary(address: str, nbytes: int) -> None:
+    """Breaks when an administrator's messages stay on a backup without an outcome, and its connection is not read any more."""
+    with bench(clustered=True) as b:
+        backup(b)
+        admin = b.client(ADMIN)
+        relay, depths = admin.sender(None), {name: b.depth(name) for name in ("all", "configuration", "none")}
+        sent = admin.send(relay, b"x" * nbytes, b"x" * nbytes, address=address)
+        assert statuses(admin, relay) == [REJECTED] * 2
+        found = [(each.remote.condition.name, each.remote.condition.description) for each in sent]
+        assert found == [("amqp:not-allowed", BACKUP_TEXT)] * 2
+        assert admin.sender(address).remote_condition.description == BACKUP_TEXT, "as its attach is refused"
+        assert (b.broker.logs.inflow.nbytes, relay.credit) == (0, limits.CREDIT_WINDOW)
+        assert all(ledger.idle for ledger in b.broker.logs.ledgers.values())
+        assert {name: b.depth(name) for name in depths} == depths
+
+
+def test_an_anonymous_link_to_a_backup_brings_messages_for_mailboxes_and_requests() -> None:
+    with bench(clustered=True) as b:
+        backup(b)
+        admin = b.client(ADMIN)
+        reply, relay = admin.receiver(None, dynamic=True), admin.sender(None)
+        box = reply.remote_source.address
+        admin.send(relay, "one", address=box)
+        asked: Any = proton.Message(body={}, address="$management", reply_to=box, id=1)
+        asked.properties = {"operation": "QUERY", "type": "broker", "name": ""}
+        admin.send_encoded(relay, bytes(asked.encode()))
+        assert statuses(admin, relay) == [ACCEPTED] * 2
+        one, answer = admin.bodies(reply)
+        assert (one, answer["items"][0]["cluster"]) == ("one", "ready")
+
+
+def test_an_anonymous_link_ends_with_the_service_if_the_outcome_of_its_messages_is_not_known() -> None:
+    """Breaks when an administrator waits for ever for outcomes of a term that is over."""
+    with bench(clustered=True) as b:
+        b.upgraded()
+        b.queue("q", replicate="all")
+        admin = b.client(ADMIN)
+        waiting, midway, done = (admin.sender(None, name) for name in ("waiting", "midway", "done"))
+        admin.send(done, "one", address="q")
+        b.lead.automatic = False
+        admin.send(waiting, "two", address="q")
+        midway.delivery("large")
+        midway.stream(proton.Message(body=b"x" * 2 * limits.LARGE_PARTS * limits.PART_BYTES, address="q").encode()[:3_000_000])
+        b.settle()
+        b.lead.become("ready", "other:5672")
+        b.settle()
+        assert [condition(each) for each in (waiting, midway, done)] == ["amqp:not-allowed", "amqp:not-allowed", ""]
+        assert "other:5672" in waiting.remote_condition.description
+        assert not admin.lost
+        assert b.broker.logs.inflow.nbytes == 0
+        assert admin.request("QUERY", "queue")[2]["items"][0]["messages"] == 1
+
+
+@pytest.mark.parametrize("level", ["all", "configuration", "none"])
+def test_a_backup_rejects_a_request_whose_answer_is_to_go_to_a_queue_and_does_nothing_of_it(level: str) -> None:
+    with bench(clustered=True) as b:
+        backup(b)
+        admin = b.client(ADMIN)
+        link = admin.sender("$management")
+        made = request("CREATE", "queue", "mine", level, 1, {"replicate": "none"})
+        found = admin.send_encoded(link, request("QUERY", "exchange", "", level), made)
+        assert statuses(admin, link) == [REJECTED] * 2
+        assert [each.remote.condition.description for each in found] == [BACKUP_TEXT] * 2
+        assert all(ledger.idle for ledger in b.broker.logs.ledgers.values())
+        assert b.broker.logs.inflow.nbytes == 0
+        assert "mine" not in b.broker.nodes.queues
+        assert admin.request("QUERY", "broker")[0] == 200, "the next request has its turn"
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_an_answer_for_a_queue_is_dropped_if_this_broker_steps_down_before_it(stays: bool) -> None:
+    with bench(clustered=True) as b:
+        b.upgraded()
+        b.queue("q", replicate="all")
+        extension = Slow()
+        b.broker.administration.extensions["slow"] = extension
+        admin = b.client(ADMIN)
+        link = admin.sender("$management")
+        admin.send_encoded(link, request("ASK", "slow", "", "q"))
+        assert statuses(admin, link) == [ACCEPTED]
+        if not stays:
+            b.lead.become("ready", "other:5672")
+        extension.answer.callback((200, "OK", {}))
+        b.settle()
+        assert b.depth("q") == int(stays)
+        assert b.broker.logs.inflow.nbytes == 0
+        assert b.lead.ledger.idle
+
+
+class Slow:
+    """A kind of object whose operation ends when a test says so."""
+
+    def __init__(self) -> None:
+        self.answer: Deferred[tuple[int, str, dict[str, Any]]] = Deferred()
+
+    def items(self) -> list[dict[str, Any]]:
+        return []
+
+    def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[tuple[int, str, dict[str, Any]]]:
+        return self.answer
 
 
 def test_a_client_that_has_connected_and_says_nothing_is_dropped() -> None:
