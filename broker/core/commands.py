@@ -70,6 +70,7 @@ equal commands of one version have equal texts.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
@@ -632,10 +633,13 @@ def numbered(command: Numbered, number: int) -> Numbered:
 
 
 def unstorable(value: Any) -> str:
-    """Why a command cannot hold this value of a request, because JSON has no such type, as a text for the user; "" if it can."""
+    """Why a command cannot hold this value of a request, because JSON has no such value, as a text for the user; "" if it can.
+    NaN would also differ from itself, so nothing with it could be recognised as the same."""
     match value:
-        case None | bool() | int() | float() | str():
+        case None | bool() | int() | str():
             return ""
+        case float():
+            return "" if math.isfinite(value) else f"{value!r} is not a finite number, and no definition can hold it"
         case dict():
             odd = [key for key in value if not isinstance(key, str)]
             if odd:

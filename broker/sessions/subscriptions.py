@@ -19,7 +19,7 @@ from typing import Any
 from broker.amqp.links import Condition, Link, Sender, Standing
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookup, Lookups
-from broker.core.commands import Bind, Command, QueueDel, Unbind
+from broker.core.commands import Bind, Command, QueueDel, Unbind, unstorable
 from broker.core.exchange import fault_of
 from broker.core.filters import NO_LOCAL
 from broker.core.nodes import ExchangeNode, QueueNode, Refused
@@ -46,6 +46,9 @@ def check_binding(exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -
         if not isinstance(value, str | int | float | None):
             text = f"the filter compares {argument!r} with a value that is not a string, number or boolean"
             raise Condition("amqp:invalid-field", text)
+        odd = unstorable(value)
+        if odd:
+            raise Condition("amqp:invalid-field", f"the filter compares {argument!r} with a value that cannot be: {odd}")
 
 
 class Subscriptions:

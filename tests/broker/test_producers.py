@@ -356,7 +356,7 @@ def test_a_subscription_to_a_headers_exchange_takes_its_arguments_from_the_filte
         for colour in ("red", "blue"):
             client.send(producer, colour, properties={"colour": colour})
         assert client.bodies(link) == ["red"]
-        unfits: list[Any] = [{"x-match": "some"}, {"colour": b"red"}]
+        unfits: list[Any] = [{"x-match": "some"}, {"colour": b"red"}, {"size": float("nan")}, {"size": float("inf")}]
         for unfit in unfits:
             wrong = client.receiver("amq.match", filters={name: proton.Described(name, unfit)})
             assert condition(wrong) == "amqp:invalid-field"

@@ -373,6 +373,10 @@ UNSTORABLE: list[tuple[Any, str]] = [
     ({"a": {"b": b"c"}}, "b'c' is binary or a uuid"),
     ({1: 2, "a": 3}, "1 is the name of an entry of a map, but not a text"),
     ([{"a": {b"b": 1}}], "b'b' is the name of an entry of a map, but not a text"),
+    (float("nan"), "nan is not a finite number"),
+    (float("inf"), "inf is not a finite number"),
+    ([1, {"a": [-float("inf")]}], "-inf is not a finite number"),
+    ({"a": {"b": float("nan")}}, "nan is not a finite number"),
 ]
 
 
@@ -396,6 +400,21 @@ def test_an_argument_that_no_log_can_hold_is_refused_and_named(value: Any, word:
         status, text = refusal(plan_policy, nodes, kind, "new", {"durable": value}, there=False)
         assert (status, "'durable'" in text, word in text) == (400, True, True), text
     assert "7 is" in refusal(plan_binding, nodes, "amq.match", "q", "k", {7: "x"})[1]
+
+
+def test_an_argument_that_is_not_a_number_in_the_store_of_an_earlier_release_stays_until_it_is_removed() -> None:
+    two = Two()
+    note = {"arguments": {"note": float("nan"), "other": float("inf")}}
+    two.apply(CLUSTER, {"op": "machine-version", "needs": 7}, queue("q") | note, exchange("x") | note)
+    assert repr(two.nodes.queues["q"].definition.arguments) == "{'note': nan, 'other': inf}"
+    assert repr(two.nodes.exchanges["x"].definition.arguments) == "{'note': nan, 'other': inf}"
+    status, text = refusal(plan_alteration, two.nodes, "queue", "q", {"arguments": {"qpid.max_count": 5, "other": None}})
+    assert (status, "argument 'note': nan is not a finite number" in text) == (400, True), text
+    gone = {"arguments": {"note": None, "other": None}}
+    two.plan(plan_alteration(two.nodes, "queue", "q", gone))
+    assert two.nodes.queues["q"].definition.arguments == {}
+    two.plan(plan_alteration(two.nodes, "exchange", "x", {"alternateExchange": "amq.fanout"}))
+    assert two.nodes.exchanges["x"].definition.alternate == "amq.fanout"
 
 
 def test_arguments_of_all_types_that_a_log_can_hold_are_read_back_as_they_were_asked_for() -> None:
