@@ -16,7 +16,7 @@ queues.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -241,6 +241,8 @@ class Nodes:
         self._orphans: dict[str | Key, Command] = {}
         self._fresh_orphans: dict[str | Key, None] = {}
         self._states: dict[str, State] = {}
+        self.under_way: Callable[[], Iterable[Command]] = tuple
+        """The commands that are proposed to the logs and are not followed yet."""
         self.rebuild({})
 
     # ---- following the logs

@@ -2,7 +2,8 @@
 and the log to propose it to, or it is refused with a status and a text.
 
 Life of a request: `plan_*` reads the registry (`broker.core.nodes`) as it is in this turn, and changes nothing. The caller
-proposes the command; the registry follows when it is committed.
+proposes the command; the registry follows when it is committed. Until then the command is under way: what it will make or delete
+counts where an exchange is to be an alternate exchange, or to be deleted.
 
 Invariants: nothing in a user's request is ignored: what this broker does not support is refused; a command that needs a machine
 version is planned only if the log has it; every planned command has a text.
@@ -426,6 +427,9 @@ def plan_exchange_removal(nodes: Nodes, name: str) -> tuple[str, Command]:
     user = next((queue.name for queue in nodes.queues.values() if queue.definition.alternate == name), None)
     if user is not None:
         raise Refused(409, f"exchange {name!r} is the alternate exchange of queue {user!r}; delete that first")
+    if any(_names_as_alternate(command, name) for command in nodes.under_way()):
+        text = f"exchange {name!r} is about to be an alternate exchange: another request that is not answered yet names it"
+        raise Refused(409, text)
     others = (other.name for other in nodes.exchanges.values() if other is not node and other.definition.alternate == name)
     user = next(others, None)
     if user is not None:
@@ -439,9 +443,21 @@ def plan_exchange_removal(nodes: Nodes, name: str) -> tuple[str, Command]:
 
 def _alternate(nodes: Nodes, attributes: dict[str, Any]) -> str:
     alternate = str(attributes.get("alternateExchange") or "")
-    if alternate and alternate not in nodes.exchanges:
+    found = nodes.exchanges.get(alternate)
+    if alternate and (found is None or ExchangeDel(uuid=found.uuid) in nodes.under_way()):
         raise Refused(404, f"there is no exchange named {alternate!r} to be the alternate exchange")
     return alternate
+
+
+def _names_as_alternate(command: Command, exchange: str) -> bool:
+    """Whether this command makes an exchange of this name the alternate exchange of something."""
+    match command:
+        case QueueAdd() | ExchangeAdd() | Alter():
+            return command.alternate == exchange
+        case PolicyAdd():
+            return command.attributes.get("alternateExchange") == exchange
+        case _:
+            return False
 
 
 def _check_name(what: str, name: str) -> None:

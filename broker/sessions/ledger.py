@@ -93,13 +93,15 @@ class LedgerOwner(Protocol):
 class _Waits:
     """The waits that end when one batch is committed. Deliveries are stored as runs: link -> (first id, count) of each."""
 
-    __slots__ = ("accepts", "answers", "calls", "held", "nbytes", "proposed_s", "settles")
+    __slots__ = ("accepts", "answers", "calls", "commands", "held", "nbytes", "proposed_s", "settles")
 
     def __init__(self) -> None:
         self.accepts: dict[Receiver, list[tuple[int, int]]] = {}
         self.settles: dict[Sender, list[tuple[int, int]]] = {}
         self.answers: list[Callable[[str], None]] = []
         self.calls: list[Callable[[], None]] = []
+        self.commands: list[Command] = []
+        """The changes in the batch that somebody has asked for."""
         self.held: list[tuple[int, Sequence[int]]] = []
         self.nbytes = 0
         """Bytes of messages in the batch."""
@@ -399,7 +401,16 @@ class Ledger:
         """Propose a command; `answer` gets "" when it is committed and carried out, or why it changed nothing."""
         self._builder.define_text(command.text)
         self._waits.answers.append(answer)
+        self._waits.commands.append(command)
         self._arm()
+
+    def under_way(self) -> Iterator[Command]:
+        """The commands that wait to be proposed, or to be committed."""
+        for waits in self._all_waits():
+            yield from waits.commands
+
+    def _all_waits(self) -> tuple[_Waits, ...]:
+        return (*(waits for _, waits in self._proposed), *(waits for _, waits in self._full), self._waits)
 
     def passes(self, exchange: str, passage: Passage) -> None:
         """Messages that are put in now have gone through this exchange: the log is to say so with them, or before."""
@@ -568,8 +579,7 @@ class Ledger:
         self.pump()
 
     def _void(self) -> None:
-        under_way = (*(waits for _, waits in self._proposed), *(waits for _, waits in self._full), self._waits)
-        self._inflow.gone(sum(waits.nbytes for waits in under_way))
+        self._inflow.gone(sum(waits.nbytes for waits in self._all_waits()))
         self._proposed.clear()
         self._full.clear()
         self._coming.clear()

@@ -11,6 +11,7 @@ the shared log read to its end; nothing is proposed for a queue in a log that do
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -48,6 +49,7 @@ class Logs:
             name: Ledger(name, clock, owner, version=machine_version, residency=self.residency, inflow=self.inflow, wall=wall)
             for name in ((LOCAL, CLUSTER) if clustered else (LOCAL,))
         }
+        self.nodes.under_way = lambda: chain.from_iterable(ledger.under_way() for ledger in self.ledgers.values())
         self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
         self.state = "joining" if clustered else "recovering"
         self.primary = ""

@@ -15,6 +15,7 @@ from broker.log_levels import LogLevels
 from broker.sessions.principal import Principal
 from tests.broker.clients import (
     ACCEPTED,
+    ADMIN,
     REJECTED,
     bench,
     condition,
@@ -92,6 +93,46 @@ def test_two_that_create_one_queue_at_once_hear_who_was_second() -> None:
         assert [(each.correlation_id, each.properties["statusCode"]) for each in answers] == [(0, 201), (1, 409)]
         assert "exists already" in answers[1].properties["statusDescription"]
         b.lead.automatic = True
+
+
+@pytest.mark.parametrize("kind, body", [("queue", {}), ("exchange", {"exchangeType": "fanout"})])
+@pytest.mark.parametrize("deleted_first, level", [(False, "all"), (False, "none"), (True, "all"), (True, "none")])
+def test_an_exchange_is_not_deleted_while_something_that_names_it_as_its_alternate_exchange_is_being_made(
+    kind: str, body: dict[str, Any], deleted_first: bool, level: str
+) -> None:
+    """Breaks when the dead letters of a queue are lost, because its alternate exchange was deleted in the turn that made it."""
+    with bench(clustered=True) as b:
+        client = b.client()
+        assert client.request("CREATE", "exchange", "dead", {"replicate": "all"})[0] == 201
+        reply, link = client.receiver(None, dynamic=True), client.sender("$management")
+        box = reply.remote_source.address
+        made = request("CREATE", kind, "new", box, 1, {"alternateExchange": "dead", "replicate": level} | body)
+        gone = request("DELETE", "exchange", "dead", box, 2)
+        client.send_encoded(link, *((gone, made) if deleted_first else (made, gone)))
+        answers = {answer.correlation_id: answer.properties["statusCode"] for _, answer in client.received[reply.name]}
+        assert answers == ({1: 404, 2: 204} if deleted_first else {1: 201, 2: 409})
+        nodes = b.broker.nodes
+        assert ("dead" in nodes.exchanges, "new" in (nodes.queues if kind == "queue" else nodes.exchanges)) == (
+            not deleted_first,
+            not deleted_first,
+        )
+        assert not list(nodes.under_way())
+        if not deleted_first:
+            assert client.request("DELETE", kind, "new")[0] == 204
+            assert client.request("DELETE", "exchange", "dead")[0] == 204
+
+
+def test_changes_of_a_term_that_is_over_are_under_way_no_more() -> None:
+    with bench(clustered=True) as b:
+        b.lead.automatic = False
+        admin = b.client(ADMIN)
+        reply, link = admin.receiver(None, dynamic=True), admin.sender("$management")
+        for number in range(6):  # more than the log takes at a time
+            made = request("CREATE", "queue", f"q{number}", reply.remote_source.address, number, {"replicate": "all"})
+            admin.send_encoded(link, made)
+        assert len(list(b.broker.nodes.under_way())) == 6
+        b.lead.become("ready")
+        assert not list(b.broker.nodes.under_way())
 
 
 def test_an_answer_may_go_to_a_queue_but_not_beyond_its_limit() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core import limits
-from broker.core.commands import Bind, Command, ExchangeAdd, QueueAdd, QueueDel, StoreAdd, decode
+from broker.core.commands import Alter, Bind, Command, ExchangeAdd, PolicyAdd, QueueAdd, QueueDel, StoreAdd, decode
 from broker.core.definitions import ExchangeGone, QueueMade, Unbound
 from broker.core.nodes import BUILT_IN, CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode, Refused
 from broker.core.planning import (
@@ -507,6 +507,44 @@ def test_an_exchange_that_another_one_sends_to_is_deleted_after_that_one() -> No
     for name in ("alt", "own"):
         assert two.plan(plan_exchange_removal(nodes, name)) == CLUSTER
     assert "main" in nodes.exchanges
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        QueueAdd(uuid="u", name="new", level="all", alternate="alt"),
+        ExchangeAdd(uuid="u", name="new", kind="fanout", level="all", alternate="alt"),
+        Alter(uuid="u-q", alternate="alt"),
+        PolicyAdd(kind="queue", pattern="new", attributes={"alternateExchange": "alt"}),
+    ],
+)
+def test_an_exchange_that_a_command_under_way_makes_an_alternate_exchange_cannot_be_deleted(command: Command) -> None:
+    two = Two()
+    two.apply(CLUSTER, queue("q"), exchange("alt"), exchange("other"))
+    two.nodes.under_way = lambda: iter([command])
+    status, text = refusal(plan_exchange_removal, two.nodes, "alt")
+    assert (status, "'alt' is about to be an alternate exchange" in text) == (409, True), text
+    assert plan_exchange_removal(two.nodes, "other")[0] == CLUSTER
+    two.nodes.under_way = lambda: iter([QueueDel(uuid="u-q")])
+    assert plan_exchange_removal(two.nodes, "alt")[0] == CLUSTER
+
+
+def test_an_exchange_that_is_being_deleted_cannot_become_an_alternate_exchange() -> None:
+    two = Two()
+    two.apply(CLUSTER, {"op": "machine-version", "needs": 7}, queue("q"), exchange("alt"), exchange("other"))
+    _, command = plan_exchange_removal(two.nodes, "alt")
+    two.nodes.under_way = lambda: iter([command])
+    asked = {"alternateExchange": "alt"}
+    for call, wish in (
+        (plan_queue, ("new", "u", asked)),
+        (plan_exchange, ("new", "u", asked)),
+        (plan_alteration, ("queue", "q", asked)),
+        (plan_alteration, ("exchange", "other", asked)),
+        (partial(plan_policy, there=False), ("queue", "new", asked)),
+    ):
+        status, text = refusal(call, two.nodes, *wish)
+        assert (status, "no exchange named 'alt'" in text) == (404, True), text
+    assert plan_queue(two.nodes, "new", "u", {"alternateExchange": "other"})[0] == LOCAL
 
 
 def test_a_log_in_which_an_alternate_exchange_was_deleted_is_read_as_it_was_written() -> None:
