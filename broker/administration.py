@@ -35,7 +35,7 @@ from broker.core.acl.questions import Lookup, shown
 from broker.core.commands import QueueAdd, Term
 from broker.core.links import REJECTED
 from broker.core.management import Page, Place, Stream
-from broker.core.nodes import LOCAL, QueueNode, Refused
+from broker.core.nodes import LOCAL, ExchangeNode, QueueNode, Refused
 from broker.core.planning import with_policy
 from broker.core.policies import KINDS, POLICY_OF
 from broker.host import resident_bytes
@@ -237,6 +237,8 @@ class Administration:
             name, kind = "", str(request.properties.get("entityType") or kind)
         elif request.operation == "QUERY":
             name = _queried(request)
+        elif request.operation == "READ" and request.properties.get("identity") is not None:
+            name = self._name_of(kind, str(request.properties["identity"]))
         return questions.request(
             "QUERY" if request.operation in schema.ASKING else request.operation,
             kind,
@@ -246,6 +248,16 @@ class Administration:
             exchange=nodes.exchanges.get(name),
             default_bytes=nodes.default_queue_bytes,
         )
+
+    def _name_of(self, kind: str, identity: str) -> str:
+        """The name, for rules, of the entity of this type and identity: only queues and exchanges have another one."""
+        nodes = self._logs.nodes
+        node: QueueNode | ExchangeNode | None = None
+        if kind == "queue":
+            node = nodes.queue_by_uuid(identity)
+        elif kind == "exchange":
+            node = nodes.find_exchange(identity)
+        return identity if node is None else node.name
 
     def _execute(self, rights: Rights, request: management_node.Request, answer: Answer) -> Iterator[None]:
         operation, kind = request.operation, request.type

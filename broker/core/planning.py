@@ -111,12 +111,6 @@ def with_policy(nodes: Nodes, kind: str, name: str, asked: Mapping[str, Any], *,
     return attributes if policy is None else policies.merged(policy, attributes, FOR_ANY if own else None)
 
 
-def bytes_of_own(nodes: Nodes, name: str) -> int:
-    """The limit of a queue of this name that is created for a client's links."""
-    arguments = arguments_of(with_policy(nodes, "queue", name, {}, own=True))
-    return int(arguments.get(queue_arguments.MAX_BYTES, nodes.default_queue_bytes))
-
-
 def plan_queue(
     nodes: Nodes, name: str, uuid: str, asked: dict[str, Any], owner: str = "", *, own: bool = False
 ) -> tuple[str, Command]:

@@ -17,7 +17,7 @@ from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
 from broker.core.filters import NO_LOCAL, Filter
 from broker.core.nodes import LOCAL, ExchangeNode, Refused, Routed
-from broker.core.planning import binding_of, bytes_of_own, plan_queue
+from broker.core.planning import binding_of, plan_queue, with_policy
 from broker.core.selector.selected import SELECTING
 from broker.core.subscriptions import SHARED, Gate
 from broker.sessions import routing
@@ -185,7 +185,9 @@ class Exchanges:
         nodes, user = self.logs.nodes, attach.session.rights.user
         # Shortened, because an exchange's name may already have the maximum length.
         name = f"{exchange.name[:50]}_{self._new_id()}"
-        needs = questions.subscribe(exchange, name, key, bytes_of_own(nodes, name))
+        attributes = {"replicate": "none", "autoDelete": True, "exclusive": True}
+        made_with = with_policy(nodes, "queue", name, attributes, own=True)
+        needs = questions.subscribe(exchange, name, key, made_with, nodes.default_queue_bytes)
         attach.demand(needs)
         check_binding(exchange, key, arguments)
         gate = _gate(attach)
@@ -194,7 +196,6 @@ class Exchanges:
         full = self._quota.denial(user, nodes)
         if full:
             raise Condition("amqp:resource-limit-exceeded", full)
-        attributes = {"replicate": "none", "autoDelete": True, "exclusive": True}
         local = self.logs.ledgers[LOCAL]
         queue_id = self._new_id()
         try:

@@ -79,9 +79,11 @@ class Making:
             raise Condition("amqp:not-implemented", f"a topic goes with the link that made it: it has no policy {policy}")
         uuid = self._new_id()
         name, user = f"temporary.{uuid}", attach.session.rights.user
-        self._demand(attach, kind, name, {"exchangeType": "topic"} if kind == "exchange" else {})
+        nodes = self._logs.nodes
+        topic = {"exchangeType": "topic"}
+        self._demand(attach, kind, name, topic if kind == "exchange" else with_policy(nodes, kind, name, {}, own=True))
         try:
-            log, command = plan_dynamic(self._logs.nodes, kind, name, uuid, policy, self._quota.owner(user))
+            log, command = plan_dynamic(nodes, kind, name, uuid, policy, self._quota.owner(user))
         except Refused as refusal:
             raise refused(refusal) from None
         undo = partial(self._maker_left, kind, uuid, policy)

@@ -23,7 +23,7 @@ from broker.core.commands import Bind, Command, QueueDel, Unbind, unstorable
 from broker.core.exchange import fault_of
 from broker.core.filters import NO_LOCAL
 from broker.core.nodes import ExchangeNode, QueueNode, Refused
-from broker.core.planning import binding_of, bytes_of_own, plan_subscription
+from broker.core.planning import binding_of, plan_subscription, with_policy
 from broker.core.subscriptions import DELIMITER, GLOBAL, SHARED, Terms, base64_of, named
 from broker.sessions.attach import Attach, refused
 from broker.sessions.consumer import Subscription
@@ -136,9 +136,10 @@ class Subscriptions:
 
     def _needs(self, attach: Attach, exchange: ExchangeNode, key: str, terms: Terms) -> Lookups:
         nodes = self._logs.nodes
-        asked = questions.subscribe(
-            exchange, terms.queue, key, bytes_of_own(nodes, terms.queue), lasting=terms.lasting, shared=terms.shared
-        )
+        auto_delete = bool(attach.asked.keep_s) or not terms.lasting
+        attributes = {"durable": terms.lasting, "autoDelete": auto_delete, "exclusive": not terms.shared}
+        made_with = with_policy(nodes, "queue", terms.queue, attributes, own=True)
+        asked = questions.subscribe(exchange, terms.queue, key, made_with, nodes.default_queue_bytes)
         return *asked, Lookup("consume", "queue", {"name": terms.queue})
 
     def _make(

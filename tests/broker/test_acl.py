@@ -332,6 +332,26 @@ def test_every_request_to_management_is_refused_with_what_it_needed(
         assert as_user(b, "boss").request(operation, kind, name, body)[0] != 403, "whoever may, is not refused for that"
 
 
+@pytest.mark.parametrize("kind, secret", [("queue", "secret"), ("exchange", "amq.match"), ("QueuePolicy", "secret")])
+def test_an_entity_that_is_read_by_its_identity_is_asked_for_by_its_name(kind: str, secret: str) -> None:
+    with bench() as b:
+        b.queue("secret")
+        b.queue("open")
+        boss = as_user(b, "boss")
+        enforce(b, "acl allow ann access query name=open")
+        assert boss.request("CREATE", "QueuePolicy", "secret")[0] == 201
+        assert boss.request("CREATE", "QueuePolicy", "open")[0] == 201
+        identity = boss.request("READ", kind, secret)[2]["identity"]
+        ann = as_user(b, "ann")
+        wanted = f"ann may not: access query name={secret} schemaclass={kind}"
+        for name in ("", "open"):
+            assert ann.request("READ", kind, name, identity=identity)[:2] == (403, wanted)
+        if kind == "queue":
+            of_open = boss.request("READ", kind, "open")[2]["identity"]
+            assert ann.request("READ", kind, "", identity=of_open)[0] == 200
+        assert boss.request("READ", kind, "", identity="none")[0] == 404
+
+
 def test_replication_and_the_cluster_s_administration_need_a_rule_that_names_the_user() -> None:
     with bench() as b:
         role = Accepting()

@@ -9,6 +9,7 @@ import pytest
 from tests.broker.clients import ACCEPTED, ADMIN, REJECTED, Bench, Client, bench, condition, statuses
 from tests.broker.test_acl import enforce
 from tests.broker.test_making import attached, dynamic
+from tests.broker.test_subscriptions import subscribe
 
 
 def operator(b: Bench) -> Client:
@@ -91,6 +92,56 @@ def test_policies_are_told_in_the_order_in_which_they_count_and_changed_by_the_a
         assert client.request("DELETE", "QueuePolicy", "orders.")[0] == 204
         assert client.request("DELETE", "QueuePolicy", "orders.")[0] == 404
         assert client.request("UPDATE", "QueuePolicy", "orders.", {})[0] == 404
+
+
+FROM_A_POLICY: list[tuple[str, dict[str, Any]]] = [
+    ("policytype=ring", {"arguments": {"qpid.policy_type": "ring"}}),
+    ("alternate=amq.fanout", {"alternateExchange": "amq.fanout"}),
+    ("queuemaxcountlowerlimit=100", {"arguments": {"qpid.max_count": 10}}),
+    ("queuemaxsizelowerlimit=100", {"arguments": {"qpid.max_size": 10}}),
+]
+
+
+@pytest.mark.parametrize("kind", ["own", "lasting", "shared", "dynamic"])
+@pytest.mark.parametrize("rule, attributes", FROM_A_POLICY, ids=str)
+def test_rules_are_asked_about_what_a_policy_makes_of_a_queue_of_a_link(rule: str, attributes: dict[str, Any], kind: str) -> None:
+    """Breaks when a rule that denies such queues is passed by a subscription, because only the policy makes it so."""
+    with bench() as b:
+        permission = "allow" if "limit" in rule else "deny"
+        enforce(
+            b,
+            f"acl {permission} anonymous create queue {rule}\nacl allow anonymous access all\nacl allow anonymous all all\n"
+            "acl deny all all",
+        )
+
+        def attach() -> str:
+            client = b.client(container="c")
+            match kind:
+                case "own":
+                    return condition(client.receiver("amq.topic/k"))
+                case "lasting":
+                    return condition(subscribe(client, "name"))
+                case "shared":
+                    return condition(subscribe(client, "name", "amq.topic", "shared"))
+                case _:
+                    return condition(dynamic(client, sends=True))
+
+        policy = {"byUse": False} | attributes
+        make(b, "*", **policy)
+        assert attach() == "amqp:unauthorized-access"
+        assert not b.broker.nodes.queues
+        assert operator(b).request("DELETE", "QueuePolicy", "*")[0] == 204
+        assert attach() == ""
+
+
+def test_a_subscription_that_ends_a_time_after_its_link_is_asked_for_as_one_that_is_deleted_by_itself() -> None:
+    with bench() as b:
+        enforce(b, "acl deny anonymous create queue autodelete=true\nacl allow anonymous all all\nacl deny all all")
+        client = b.client(container="c")
+        assert condition(subscribe(client, "timed", durable=False, keep_s=60)) == "amqp:unauthorized-access"
+        assert condition(subscribe(client, "lasting")) == ""
+        (made,) = b.broker.nodes.queues.values()
+        assert (made.name, made.definition.auto_delete) == ("c.lasting", False)
 
 
 def test_rules_are_asked_about_what_a_policy_makes_of_a_queue() -> None:

@@ -1,6 +1,7 @@
 """The lookups for each action of a client: the broker checks all of them, and acts only if each is allowed.
 
-A lookup has the known properties of its object. Texts are unchanged; a limit of a queue is a number of bytes or messages, or
+Invariant: a lookup has every property that rules about it may name, if its object exists or is about to be made, so that no rule
+which denies is passed because a property is missing. Texts are unchanged; a limit of a queue is a number of bytes or messages, or
 `UNLIMITED`, so that a rule with an upper limit does not allow a queue without one.
 
 Source: qpidd's lookups for AMQP 1.0 (broker/amqp/Authorise.cpp) and for management (broker/Broker.cpp). Pure.
@@ -73,12 +74,10 @@ def publish(exchange: str, key: str) -> Lookup:
     return Lookup("publish", "exchange", {"name": exchange, "routingkey": key})
 
 
-def subscribe(
-    node: ExchangeNode, queue: str, key: str, default_bytes: int, *, lasting: bool = False, shared: bool = False
-) -> Lookups:
-    """A receiving link on an exchange: `queue`, of `default_bytes`, is created for it, and bound with this key. `lasting`: it
-    stays when the link has ended."""
-    own = _new_queue(queue, {"durable": lasting, "autoDelete": not lasting, "exclusive": not shared}, default_bytes)
+def subscribe(node: ExchangeNode, queue: str, key: str, attributes: Mapping[str, Any], default_bytes: int) -> Lookups:
+    """A receiving link on an exchange: `queue`, with these attributes, also those of its policy, is created for it, and bound
+    with this key."""
+    own = _new_queue(queue, attributes, default_bytes)
     return access_exchange(node), Lookup("create", "queue", own), _bind("bind", node.name, queue, key)
 
 
@@ -134,7 +133,8 @@ def request(
             return Lookup("move", "queue", {"name": name, "queuename": str(body.get("to") or "")})
         case "REROUTE", "queue":
             alternate = "" if queue is None else queue.definition.alternate
-            return Lookup("reroute", "queue", {"name": name, "exchangename": str(body.get("exchange") or alternate)})
+            asked = body.get("exchange")
+            return Lookup("reroute", "queue", {"name": name, "exchangename": str(alternate if asked is None else asked)})
         case "UPDATE", ("queue" | "exchange"):
             return Lookup("update", kind, {"name": name})
         case (("CREATE" | "DELETE"), "binding"):

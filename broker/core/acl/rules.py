@@ -209,8 +209,10 @@ def _matches(name: str, wanted: str, fact: str, user: str, *, denies: bool) -> b
     wanted = substitute(wanted, user)
     if name == "routingkey":
         return _fits_topic(wanted, fact) or (denies and len(fact) > limits.MAX_SUBJECT_CHARS)
-    if name == "name" and wanted == DEFAULT_EXCHANGE and not fact:
+    if name in ("name", "exchangename") and wanted == DEFAULT_EXCHANGE and not fact:
         return True
+    if name == "schemaclass":
+        return _fits_text(wanted.lower(), fact.lower())
     if name == "policytype":
         return any(_fits_text(wanted, each) for each in queue_arguments.policy_names(fact))
     return _fits_text(wanted, fact)

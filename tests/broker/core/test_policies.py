@@ -13,7 +13,6 @@ from broker.core.dynamic import LifetimePolicy
 from broker.core.management import plan, policy_items
 from broker.core.nodes import CLUSTER, LOCAL, Refused
 from broker.core.planning import (
-    bytes_of_own,
     plan_dynamic,
     plan_exchange,
     plan_exchange_removal,
@@ -123,8 +122,6 @@ def test_queues_that_are_made_for_links_get_what_any_queue_may_have_and_stay_wha
     _, (queue, _) = plan_subscription(both.nodes, terms, "u", binding, keep_s=5, owner="")
     assert isinstance(queue, QueueAdd)
     assert queue.arguments == kept | {"qpid.auto_delete_timeout": 5}
-    assert bytes_of_own(both.nodes, "x") == 9
-    assert bytes_of_own(two().nodes, "x") == two().nodes.default_queue_bytes
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,13 @@ QUEUE_FACTS = {
     "queuemaxsize": 700,
     "queuemaxcount": UNLIMITED,
 }
+OWN = {
+    "autoDelete": True,
+    "exclusive": True,
+    "alternateExchange": "dead",
+    "arguments": {"qpid.policy_type": "ring", "qpid.max_count": 7},
+}
+"""What the queue of a link is made with, where there is a policy."""
 EXCHANGE_FACTS = {"name": "news", "type": "topic", "durable": "false", "alternate": ""}
 
 
@@ -59,7 +66,7 @@ def request(operation: str, kind: str, name: str = "", body: Any = None) -> Look
 EVERYTHING: list[Lookup] = [
     *questions.send_to_queue(QUEUE),
     *questions.take_from_queue(QUEUE),
-    *questions.subscribe(EXCHANGE, "own", "k", 900),
+    *questions.subscribe(EXCHANGE, "own", "k", OWN, 900),
     *questions.unknown("a/b"),
     questions.publish("", "k"),
     questions.REPLICATE,
@@ -75,10 +82,28 @@ EVERYTHING: list[Lookup] = [
 ]
 
 
+OF_NOTHING: list[Lookup] = [
+    *questions.unknown("a/b"),
+    request("DELETE", "queue"),
+    request("DELETE", "exchange"),
+]
+"""Of an object that does not exist only the name is known."""
+
+
 @pytest.mark.parametrize("lookup", EVERYTHING, ids=str)
 def test_a_lookup_is_one_that_rules_can_be_about_and_tells_nothing_that_no_rule_can_name(lookup: Lookup) -> None:
     nameable = {LIMITED.get(name, name) for name in LOOKUPS[lookup.action, lookup.kind]}
     assert set(lookup.facts) <= nameable
+
+
+@pytest.mark.parametrize("lookup", [each for each in EVERYTHING if each not in OF_NOTHING], ids=str)
+def test_a_lookup_about_something_that_there_is_or_will_be_has_all_that_rules_can_name(lookup: Lookup) -> None:
+    """Breaks when a rule that denies by a property is passed, because the lookup does not have the property."""
+    assert set(lookup.facts) == {LIMITED.get(name, name) for name in LOOKUPS[lookup.action, lookup.kind]}
+
+
+def test_every_action_that_rules_can_be_about_is_looked_at_here() -> None:
+    assert {(each.action, each.kind) for each in EVERYTHING} == LOOKUPS.keys() - {("create", "connection")}
 
 
 def test_a_link_asks_for_what_it_will_do() -> None:
@@ -88,14 +113,22 @@ def test_a_link_asks_for_what_it_will_do() -> None:
     ]
     assert list(map(str, questions.take_from_queue(QUEUE))) == ["access queue name=work", "consume queue name=work"]
     assert questions.send_to_queue(QUEUE)[0].facts == QUEUE_FACTS
-    assert list(map(str, questions.subscribe(EXCHANGE, "own", "k", 900))) == [
+    assert list(map(str, questions.subscribe(EXCHANGE, "own", "k", OWN, 900))) == [
         "access exchange name=news",
         "create queue name=own",
         "bind exchange name=news routingkey=k queuename=own",
     ]
     assert questions.access_exchange(EXCHANGE).facts == EXCHANGE_FACTS
-    own = questions.subscribe(EXCHANGE, "own", "k", 900)[1].facts
-    assert (own["autodelete"], own["exclusive"], own["queuemaxsize"]) == ("true", "true", 900)
+    assert questions.subscribe(EXCHANGE, "own", "k", OWN, 900)[1].facts == {
+        "name": "own",
+        "durable": "false",
+        "autodelete": "true",
+        "exclusive": "true",
+        "alternate": "dead",
+        "policytype": "ring",
+        "queuemaxsize": 900,
+        "queuemaxcount": 7,
+    }
     assert list(map(str, questions.unknown("a/b"))) == ["access queue name=a/b", "access exchange name=a"]
 
 
@@ -157,6 +190,7 @@ def test_a_request_about_exchanges_bindings_and_everything_else_is_asked_in_the_
     assert str(request("MOVE", "queue", "work", {"to": "other"})) == "move queue name=work queuename=other"
     assert str(request("REROUTE", "queue", "work")) == "reroute queue name=work exchangename=dead"
     assert str(request("REROUTE", "queue", "none", {"exchange": "news"})) == "reroute queue name=none exchangename=news"
+    assert request("REROUTE", "queue", "work", {"exchange": ""}).facts["exchangename"] == "", "not its alternate exchange"
     assert str(request("UPDATE", "exchange", "news")) == "update exchange name=news"
     assert str(request("JUGGLE", "queue")) == "access method name=juggle schemaclass=queue"
 

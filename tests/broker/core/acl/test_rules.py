@@ -257,3 +257,17 @@ def test_where_the_key_does_not_decide_every_key_gets_the_same_answer(lines: lis
     answers = {found.decide_publish("bob", exchange, key) for key in ("", "a", "a.b", "b.a", "bob", "#", LONG)}
     if not found.decides_by_key("bob", exchange):
         assert len(answers) == 1
+
+
+def test_the_default_exchange_is_named_where_messages_are_rerouted_too() -> None:
+    found = acl("acl deny bob reroute queue exchangename=amq.default\nacl allow bob reroute queue\n")
+    assert not allowed(found, "bob", "reroute", "queue", name="q", exchangename="")
+    assert allowed(found, "bob", "reroute", "queue", name="q", exchangename="x")
+
+
+@pytest.mark.parametrize("wanted", ["QueuePolicy", "queuepolicy", "QUEUE*"])
+def test_a_type_in_a_rule_is_the_same_in_any_case(wanted: str) -> None:
+    """Breaks when a rule in lower case, as the reference says, denies nothing about a type that has capital letters."""
+    found = acl(f"acl deny bob access method schemaclass={wanted}\nacl allow bob access method\n")
+    assert not allowed(found, "bob", "access", "method", name="create", schemaclass="QueuePolicy")
+    assert allowed(found, "bob", "access", "method", name="create", schemaclass="TopicPolicy")
