@@ -6,18 +6,21 @@ missing properties are NULL; all other types of AMQP (binary, uuid, decimals, li
 `Other`: not NULL, and equal to nothing.
 
 Life of a reading: a `Plan` is made once from the names of a selector. `read` steps over sections by their sizes, up to the last
-one that is needed, and decodes the requested values.
+one that is needed, and decodes the requested values. Once a plan has read many messages with the same number of properties, a
+regular expression steps over those in the usual form (broker.core.selector.usual).
 
-Invariants: at most `limits.MAX_SELECTOR_SECTION_BYTES` of a section are read; bytes that cannot be read give one of FAULTS, and
-no other error; no returned value contains bytes after the end of the message; a fault in a value that is not requested has no
-effect, unless it is in the structure of a section that is read.
+Invariants: both ways give the same; at most `limits.MAX_SELECTOR_SECTION_BYTES` of a section are read; bytes that cannot be read
+give one of FAULTS, and no other error; no returned value contains bytes after the end of the message; a fault has no effect if it
+is after the last section that is needed, or in a value that is not requested and not in the structure of a section that is read.
 
 Source: AMQP 1.0 parts 3.2.1 (header), 3.2.4 (properties), 3.2.5 (application properties); JMS 2.0 section 3.8.1.1.
 """
 
 from __future__ import annotations
 
+import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, Final, TypeAlias
@@ -25,6 +28,7 @@ from uuid import UUID
 
 from broker.core import limits
 from broker.core.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, section_at
+from broker.core.selector import usual
 from broker.core.selector.tree import Identifier
 from broker.core.values import FIXED, WIDTHS, BadValue, Encoded, Reader, skip
 
@@ -133,15 +137,19 @@ _STEPS: Final = {code: WIDTHS[code >> 4] + 1 for code in range(0x40, 0xA0)}
 """Constructor of fixed width -> bytes of it and the value."""
 
 
-def _value(data: bytes, position: int, stop: int) -> tuple[Value, int]:
-    """The value that begins here, and where it ends. Its type is not among `_READS`."""
+def _property(data: bytes, position: int, stop: int) -> Value:
+    """The value of a property that begins here, in a map that ends at `stop`."""
     code = data[position]
+    if code == _STRING_8:
+        return data[position + 2 : position + 2 + data[position + 1]].decode()
+    if code in _READS:
+        value: Value = _READS[code](data, position + 1)
+        return value
     if code in _CONSTANTS:
-        return _CONSTANTS[code], position + 1
+        return _CONSTANTS[code]
     if code in _TEXTS:
-        text, position = Reader(data).value(position, stop, 0)
-        return str(text), position
-    return _OTHER, skip(data, position, stop, 0)
+        return str(Reader(data).value(position, stop, 0)[0])
+    return _OTHER
 
 
 def _text_or_null(raw: Any) -> Value:
@@ -216,13 +224,33 @@ _MAPS: Final = {0xC1: 1, 0xD1: 4}
 _SHORT: Final = frozenset((0xC0, 0xC1))
 _LONG: Final = frozenset((0xD0, 0xD1))
 """Those whose size has one byte, and those whose size has four."""
+_TWO_UINTS: Final = struct.Struct(">II").unpack_from
 _DELIVERY_COUNT: Final = 4
+WORTH: Final = 1000
+"""Making an expression takes as long as about so many messages gain by it."""
+_COUNTS: Final = 8
+"""Numbers of properties that a plan learns at most."""
+_HEADERS: Final = 64
+"""Headers that a plan remembers at most."""
 
 
 class Plan:
     """What to read for these names: each has its place in what `read` returns."""
 
-    __slots__ = ("_application", "_counts", "_defaults", "_header", "_last", "_properties")
+    __slots__ = (
+        "_application",
+        "_counted",
+        "_counts",
+        "_defaults",
+        "_fields",
+        "_groups",
+        "_header",
+        "_headers",
+        "_last",
+        "_properties",
+        "_seen",
+        "_usual",
+    )
 
     def __init__(self, identifiers: Iterable[Identifier]) -> None:
         self._header: dict[int, list[tuple[int, Callable[[Any], Value]]]] = {}
@@ -243,6 +271,18 @@ class Plan:
             (self._header if section == HEADER else self._properties).setdefault(index, []).append((place, meaning))
             self._defaults.append(meaning(0 if index == _DELIVERY_COUNT and section == HEADER else None))
         self._counts = self._header.pop(_DELIVERY_COUNT, [])
+        self._counted = _DELIVERY_COUNT if self._counts else -1
+        self._fields = bool(self._header or self._properties or self._counts)
+        usable = len(self._application) <= usual.MAX_NAMES and max(map(len, self._application), default=0) < usual.MAX_NAME_BYTES
+        groups = enumerate(self._application.values() if usable else (), 1)
+        self._groups = [(group, place) for group, places in groups for place in places]
+        """Groups of an expression, and the places of their values."""
+        self._usual: dict[int, Callable[[bytes, int, int], re.Match[bytes] | None]] = {}
+        """Keys and values in a message -> what reads so many of the usual form."""
+        self._seen: Counter[int] = Counter()
+        """Keys and values -> messages with so many, before there is something that reads them."""
+        self._headers: dict[bytes, tuple[list[tuple[int, Value]], int]] = {}
+        """Header -> the values of places, and how often delivery has failed."""
 
     @property
     def counts(self) -> bool:
@@ -254,6 +294,72 @@ class Plan:
 
         One of FAULTS when that cannot be read.
         """
+        if not self._groups:
+            return self._step(data, position, end, failures)
+        before = usual.before(data, position, end)
+        kind, at = before.lastindex, before.end()
+        if kind == usual.LONG_MAP:
+            size, count = _TWO_UINTS(data, at)
+            begin, stop = at + 8, at + 4 + size
+        elif kind == usual.SHORT_MAP:
+            begin, stop, count = at + 2, at + 1 + data[at], data[at + 1]
+        else:
+            return self._step(data, position, end, failures)
+        match = self._usual.get(count)
+        if match is None:
+            self._learn(count)
+            return self._step(data, position, end, failures)
+        items = match(data, begin, stop)
+        if items is None or stop > end:
+            return self._step(data, position, end, failures)
+        values = self._defaults.copy()
+        if self._fields:
+            self._read_fields(data, before, failures, values)
+        start = items.start
+        for group, place in self._groups:
+            at = start(group)
+            if at >= 0:
+                if data[at] == _STRING_8:
+                    values[place] = data[at + 2 : at + 2 + data[at + 1]].decode()
+                else:
+                    values[place] = _property(data, at, stop)
+        return values
+
+    def _read_fields(self, data: bytes, before: re.Match[bytes], failures: int, values: list[Value]) -> None:
+        """Read the fields of the header and of the properties into their places."""
+        if self._header or self._counts:
+            header = before[usual.HEADER]
+            if header is not None:
+                failures += self._read_header(header, values)
+        if self._properties:
+            properties = before[usual.PROPERTIES]
+            if properties is not None:
+                _read_list(properties, usual.SECTION_HEAD, len(properties), self._properties, values)
+        for place, meaning in self._counts:
+            values[place] = meaning(failures)
+
+    def _read_header(self, header: bytes, values: list[Value]) -> int:
+        """Read a header into its places. Returns how often delivery has failed. Most messages have one of a few headers."""
+        known = self._headers.get(header)
+        if known is None:
+            read = self._defaults.copy()
+            number = _read_list(header, usual.SECTION_HEAD, len(header), self._header, read, self._counted)
+            if len(self._headers) == _HEADERS:
+                self._headers.clear()
+            known = self._headers[header] = [(place, read[place]) for each in self._header.values() for place, _ in each], number
+        for place, value in known[0]:
+            values[place] = value
+        return known[1]
+
+    def _learn(self, count: int) -> None:
+        """A message has so many keys and values. If many have, an expression that reads them is worth its making."""
+        if count % 2 or count > 2 * usual.MAX_PAIRS or (len(self._seen) == _COUNTS and count not in self._seen):
+            return
+        self._seen[count] += 1
+        if self._seen[count] == WORTH:
+            self._usual[count] = usual.properties(tuple(self._application), count // 2).fullmatch
+
+    def _step(self, data: bytes, position: int, end: int, failures: int) -> list[Value]:
         values, last = self._defaults.copy(), self._last
         while position < end:
             if data[position] == 0 and data[position + 1] == 0x53:
@@ -273,12 +379,12 @@ class Plan:
                 raise BadValue(f"the section at byte {value} ends behind the message")
             if code == APPLICATION_PROPERTIES:
                 _read_map(data, value, position, self._application, values)
-            elif code == PROPERTIES:
+                break
+            if code == PROPERTIES:
                 if self._properties:
                     _read_list(data, value, position, self._properties, values)
             elif code == HEADER and (self._header or self._counts):
-                counted = _DELIVERY_COUNT if self._counts else -1
-                failures += _read_list(data, value, position, self._header, values, counted)
+                failures += _read_list(data, value, position, self._header, values, self._counted)
         for place, meaning in self._counts:
             values[place] = meaning(failures)
         return values
@@ -337,7 +443,8 @@ def _read_map(data: bytes, position: int, stop: int, wanted: dict[bytes, list[in
     count, position = _contents(data, position, stop, _MAPS)
     if count % 2:
         raise BadValue(f"a map has {count} keys and values, which is odd")
-    places_of, steps, reads = wanted.get, _STEPS, _READS
+    steps = _STEPS
+    found: dict[bytes, int] = {}
     for _ in range(count // 2):
         if data[position] == _STRING_8:
             begin = position + 2
@@ -349,26 +456,18 @@ def _read_map(data: bytes, position: int, stop: int, wanted: dict[bytes, list[in
             raise BadValue(f"the key at byte {position} is not a string")
         if position >= stop:
             raise BadValue(f"the map ends within a key, at byte {stop}")
-        places = places_of(data[begin:position])
-        code = data[position]
+        key, code = data[begin:position], data[position]
+        if key in wanted:
+            found[key] = position
         if code == _STRING_8:
-            begin = position + 2
-            position = begin + data[position + 1]
-            if places is not None:
-                text = data[begin:position].decode()
-                for place in places:
-                    values[place] = text
-        elif places is not None:
-            if code in reads:
-                value: Value = reads[code](data, position + 1)
-                position += steps[code]
-            else:
-                value, position = _value(data, position, stop)
-            for place in places:
-                values[place] = value
+            position += 2 + data[position + 1]
         elif code in steps:
             position += steps[code]
         else:
             position = skip(data, position, stop, 0)
     if position != stop:
         raise BadValue(f"a map ends at byte {position}, and not at {stop} as its size says")
+    for key, position in found.items():
+        value = _property(data, position, stop)
+        for place in wanted[key]:
+            values[place] = value

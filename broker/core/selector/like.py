@@ -10,6 +10,7 @@ character of the text.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import methodcaller
 from typing import TypeAlias
 
 _Character: TypeAlias = str | None
@@ -31,6 +32,13 @@ def ends_escaping(pattern: str, escape: str) -> bool:
 def matcher(pattern: str, escape: str) -> Callable[[str], bool]:
     """What says of a text whether it has the form of this pattern, which does not end escaping (see `ends_escaping`)."""
     pieces = [_Piece(piece) for piece in _pieces(pattern, escape)]
+    match [piece.text for piece in pieces]:
+        case [str(text), ""]:
+            return methodcaller("startswith", text)
+        case ["", str(text)]:
+            return methodcaller("endswith", text)
+        case ["", str(text), ""]:
+            return methodcaller("__contains__", text)
     if len(pieces) == 1:
         (only,) = pieces
         return lambda text: len(text) == only.length and only.stands_at(text, 0)
@@ -87,6 +95,11 @@ class _Piece:
             elif stretch:
                 self._texts.append((place - len(stretch), stretch))
                 stretch = ""
+
+    @property
+    def text(self) -> str | None:
+        """The text that it is, if it has no `_`."""
+        return None if self._any else self._whole
 
     def stands_at(self, text: str, position: int) -> bool:
         """Whether it is here; there are enough characters."""
