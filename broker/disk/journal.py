@@ -398,7 +398,7 @@ class Journal:
         """Durable batches from `first` to at most `last`: at least one, otherwise at most `max_bytes` in all.
 
         [] when `first` is not durable yet. Released when it has left the log. BadBatch names the segment and the offset of a
-        damaged batch.
+        damaged batch. OSError when a segment cannot be opened: if too many files are open, the read may be repeated.
         """
         found: list[bytes] = []
         while first <= last:

@@ -5,6 +5,8 @@ is parsed with its place on disk and passed on. A long log is passed on in slice
 responsive. A state in which this broker serves waits until all earlier committed batches have been passed on; other states are
 passed on at once.
 
+If the log cannot be opened because too many files are open, this is not damage: it is tried again a little later, until it can.
+
 A batch that this release must not apply ends this life: nothing more is passed on, and later batches stay in memory only until
 they are committed and durable here (docs/adr/0015).
 
@@ -20,18 +22,22 @@ from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.commit_log import LogListener
 from broker.core.records import BadBatch, Batch, UnknownRecord, parse_header
 from broker.core.state import CannotApply
 from broker.disk.checkpoint import Checkpoint
+from broker.disk.durable import NO_DESCRIPTORS
 from broker.disk.journal import Journal
 from ha.batch_cache import BatchCache
 from ha.core.effects import State
 from ha.core.settings import MIB
 
 SLICE_BYTES = 8 * MIB
+_DESCRIPTOR_WAIT_S = 0.05
+_log = Logger(namespace="ha")
 
 
 class Owner(Protocol):
@@ -89,6 +95,8 @@ class Applying:
         self._answers: list[tuple[Deferred[Any], Any]] = []
         self._call: IDelayedCall | None = None
         self._running = self._stopped = False
+        self._waits = False
+        """Whether too many files were open at the last attempt to read the log."""
 
     @property
     def applicable(self) -> int:
@@ -153,7 +161,7 @@ class Applying:
 
     def _apply_later(self) -> None:
         if self._call is None and not self._stopped:
-            self._call = self._clock.callLater(0, self._apply)
+            self._call = self._clock.callLater(_DESCRIPTOR_WAIT_S if self._waits else 0, self._apply)
 
     def _apply(self) -> None:
         """Pass on what is due. More than one slice continues in the next turn, so that a long log does not block the reactor."""
@@ -199,12 +207,24 @@ class Applying:
                 self._stopped = True
                 self._owner.cannot_read(str(error))
                 return
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS:
+                    raise
+                self._wait_for_descriptors(error)
+                return
+            self._waits = False
             self.applied = batches[-1].header.index
             self._listener.on_committed(batches)
             self._trim_cache()
             self._owner.applied_more()
         elif self.halted:
             self._trim_cache()
+
+    def _wait_for_descriptors(self, error: OSError) -> None:
+        if not self._waits:
+            text = "batch {index} waits until it can be read: {error}; close connections, or raise the limit of open files"
+            _log.error(text, index=self.applied + 1, error=str(error))
+        self._waits = True
 
     def _trim_cache(self) -> None:
         """Drop batches from memory that are not needed there. Once halted, this broker applies none, so committed and durable

@@ -2,7 +2,8 @@
 
 Life of an Append here: if its batches are in memory, it leaves at once. Otherwise the first of them are read from disk in
 another thread, and it leaves with them if the term is still the same. If batches can no longer be read, a new checkpoint
-covers them, and the member gets that.
+covers them, and the member gets that. If too many files are open, it does not leave: the member's answer to a later heartbeat
+says that it lacks these batches, and the core sends them again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from broker.disk.durable import NO_DESCRIPTORS
 from broker.disk.journal import Journal
 from ha.batch_cache import BatchCache
 from ha.core.messages import Append
@@ -66,6 +68,9 @@ class BatchSender:
         self._outbox.send_later(peer, append, self._in_thread(read), lambda: self._epoch() == term, self._failed)
 
     def _failed(self, peer: str, error: Exception) -> None:
-        """A backup needs batches that cannot be read: they are damaged, or were released meanwhile."""
+        """A backup needs batches that cannot be read: they are damaged, were released meanwhile, or too many files are open."""
+        if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
+            _log.error("no batches are sent to {peer} now, which asks again: {error}", peer=peer, error=str(error))
+            return
         _log.error("batches for {peer} cannot be read: {error}; it gets a snapshot instead", peer=peer, error=str(error))
         self._unreadable(peer)

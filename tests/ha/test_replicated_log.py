@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from twisted.logger import capturedLogs, formatEvent
 
 from broker.core.records import MAGIC, BatchBuilder
 from broker.disk import checkpoint, segments
@@ -18,6 +19,7 @@ from ha.core.messages import Append, Position, SnapshotChunk, TimeoutNow
 from ha.core.settings import ReplicaSettings
 from tests.broker.disk.logs import FailingSync, FullDisk, GatedDisk
 from tests.ha.log_cluster import QUEUE, Machine, bodies
+from tests.ha.test_snapshots import Crowded
 
 LARGE = bytes(70 * 1024)
 
@@ -431,6 +433,52 @@ class TestRot:
         c = machine.start("c")
         machine.run_until(lambda: machine.level(a, b, c))
         assert bodies(c) == [b"one", b"two"]
+
+
+class TestTooManyOpenFiles:
+    """A shortage of descriptors ends some time, and nothing is damaged by it."""
+
+    def test_a_member_that_cannot_open_its_log_waits_and_then_applies_all_of_it(self, machine: Machine) -> None:
+        """Breaks when it stops, or passes over what it could not read."""
+        disk = machine.disks["a"] = Crowded()
+        a, b, _ = machine.cluster("a", "b", "c")
+        machine.write(a, b"one", b"two")
+        machine.kill("a")
+        a = machine.start("a", connect=False)
+        disk.full = True
+        assert machine.promote("b").won
+        for other in "bc":
+            machine.connect("a", other)
+        machine.write(b, b"three")
+        machine.run_until(lambda: a.log.status().commit_index == b.log.status().commit_index)
+        with capturedLogs() as logs:
+            machine.run_for(5.0)
+        said = [event for event in logs if "waits until it can be read" in (formatEvent(event) or "")]
+        assert (bodies(a), a.ledger.errors) == ([], [])
+        assert len(said) <= 1, "once, not at each attempt"
+        disk.full = False
+        machine.run_until(lambda: machine.level(a, b))
+        assert bodies(a) == [b"one", b"two", b"three"]
+
+    def test_a_backup_that_is_behind_gets_its_batches_when_the_primary_can_open_its_log_again(self, machine: Machine) -> None:
+        """Breaks when the primary writes a checkpoint instead, with the same shortage, and ends the link."""
+        disk = machine.disks["a"] = Crowded()
+        a, b, _ = machine.cluster("a", "b", "c")
+        machine.kill("c")
+        machine.write(a, b"one", b"two")
+        machine.kill("a")
+        machine.kill("b")
+        a, b = machine.start("a"), machine.start("b")
+        assert machine.promote("a").won
+        machine.run_until(lambda: machine.level(a, b))
+        disk.full = True
+        c = machine.start("c")
+        machine.run_for(5.0)
+        assert (a.closed, a.ledger.errors, a.log.journal.checkpoint) == ([], [], None)
+        disk.full = False
+        machine.run_until(lambda: machine.level(a, b, c))
+        assert bodies(c) == [b"one", b"two"]
+        assert c.ledger.resets == []
 
 
 class SlowSegments(GatedDisk):
