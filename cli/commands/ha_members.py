@@ -21,6 +21,8 @@ from cli.ranges import FloatRange
 PRIMARY_ITSELF = 421
 """The status of an answer: the broker to be removed is the primary, which must hand over first."""
 _LOOK_S = 0.1
+_REFUSED_S = 3.0
+"""How long the link to a new broker may be refused, as while it starts, before the command no longer waits for it."""
 _AS = {"witness": {"witness": True}, "learner": {"standby": True}}
 """The attributes of ADD-BROKER for each role, besides the address."""
 
@@ -104,6 +106,7 @@ def replace_broker(old: str, new: str, wait: float, form: str, **given: Any) -> 
         if not _role(view, gone) and not _role(view, come):
             raise endings.Refused(f"{gone} is not a member; the members are: {', '.join(_members(view))}")
         role = "witness" if _role(view, gone) == "witness" else "voter"
+        _check_standing(view, come, role)
         if role == "witness":
             await _remove(at, reactor, gone, True)
         await _add(at, reactor, come, False, wait, role)
@@ -135,6 +138,21 @@ def _role(view: dict[str, Any], address: str) -> str:
     return next((str(each.get("role")) for each in view.get("members") or [] if each.get("address") == address), "")
 
 
+def _check_standing(view: dict[str, Any], address: str, role: str) -> None:
+    """Refused if the broker is already a member in a role from which it would never get to this one."""
+    now = _role(view, address)
+    stays = address in (dict(view.get("membership") or {}).get("standby") or ())
+    becomes = "voter" if now == "learner" and not stays else now
+    if becomes in ("", role):
+        return
+    learner = "a learner that never votes" if stays else "a learner that gets a vote when it has caught up"
+    standing = {"voter": "a voter", "witness": "the witness", "learner": learner}[now]
+    raise endings.Refused(
+        f"{address} is a member already, as {standing}: to give it another role, "
+        f"remove it first (qpid-ha remove-broker {address})"
+    )
+
+
 async def tag_site(target: Target, reactor: Any, address: str, site: str) -> None:
     """Set the tag `site` of this broker; its other tags stay."""
     at, view = await primary_of(target, reactor)
@@ -144,6 +162,7 @@ async def tag_site(target: Target, reactor: Any, address: str, site: str) -> Non
 
 async def _add(target: Target, reactor: Any, address: str, force: bool, wait_s: float, role: str) -> None:
     target, view = await primary_of(target, reactor)
+    _check_standing(view, address, role)
     if not _role(view, address):
         await settled(target, reactor)
         body = {"address": address, "force": force} | _AS.get(role, {})
@@ -152,13 +171,21 @@ async def _add(target: Target, reactor: Any, address: str, force: bool, wait_s: 
 
 
 async def wait_for_role(target: Target, reactor: Any, address: str, role: str, wait_s: float) -> None:
-    """Wait until the primary reports that the broker has this role. Refused if that takes too long."""
+    """Wait until the primary reports that the broker has this role. Refused if that takes too long, or if the broker and the
+    primary do not accept each other."""
     from twisted.internet.task import deferLater
 
-    until_s = reactor.seconds() + wait_s
+    until_s, refused_s = reactor.seconds() + wait_s, reactor.seconds()
     while wait_s and _role(view := await view_of(target, reactor), address) != role:
         if view.get("status") != "active":
             target, view = await primary_of(target, reactor)
+        why = next((str(each.get("refused") or "") for each in view.get("members") or [] if each.get("address") == address), "")
+        refused_s = refused_s if why else reactor.seconds()
+        if reactor.seconds() >= refused_s + _REFUSED_S:
+            raise endings.Refused(
+                f"{address} is a member now, but cannot be linked to the primary: {why}; "
+                f"start it as a broker of this cluster, or remove it (qpid-ha remove-broker {address})"
+            )
         if reactor.seconds() >= until_s:
             raise endings.Refused(
                 f"{address} is a member now, but has not caught up within {wait_s:g} s: qpid-ha query shows its lag"

@@ -247,6 +247,48 @@ def test_a_witness_is_replaced_by_a_witness_and_goes_first(peers: Any, tmp_path:
     ], "this responder still has the old one among its members"
 
 
+MIXED = [{"address": "a:1", "role": "voter"}, {"address": "w:1", "role": "witness"}]
+MIXED += [{"address": address, "role": "learner"} for address in ("x:1", "y:1")]
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["add-broker", "x:1"], "x:1 is a member already, as a learner that never votes"),
+        (["add-broker", "w:1"], "w:1 is a member already, as the witness"),
+        (["add-broker", "--learner", "a:1"], "a:1 is a member already, as a voter"),
+        (["add-broker", "--learner", "y:1"], "y:1 is a member already, as a learner that gets a vote when it has caught up"),
+        (["add-broker", "--witness", "a:1"], "a:1 is a member already, as a voter"),
+        (["replace-broker", "w:1", "a:1"], "a:1 is a member already, as a voter"),
+        (["replace-broker", "a:1", "x:1"], "x:1 is a member already, as a learner that never votes"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_member_in_another_role_is_not_waited_for_and_nothing_is_changed(
+    peers: Any, tmp_path: Any, words: list[str], said: str
+) -> None:
+    asked = tmp_path / "asked"
+    primary = peers(ha=PRIMARY | {"members": MIXED, "membership": {"standby": ["x:1"]}}, record=str(asked))
+    ran = run("qpid-ha", *words, "--wait", "3", "-b", primary.name)
+    address = said.partition(" ")[0]
+    assert (ran.status, ran.err) == (
+        1,
+        f"qpid-ha: {said}: to give it another role, remove it first (qpid-ha remove-broker {address})\n",
+    )
+    assert not asked.exists()
+
+
+def test_a_broker_that_was_added_by_force_and_belongs_elsewhere_is_not_waited_for(peers: Any) -> None:
+    why = "this broker is not in a cluster"
+    members = [{"address": "d:1", "role": "learner", "refused": why}]
+    ran = run("qpid-ha", "add-broker", "--force", "d:1", "-b", peers(ha=PRIMARY | {"members": members}).name)
+    assert (ran.status, ran.err) == (
+        1,
+        f"qpid-ha: d:1 is a member now, but cannot be linked to the primary: {why}; "
+        "start it as a broker of this cluster, or remove it (qpid-ha remove-broker d:1)\n",
+    )
+
+
 def test_one_copy_is_told_beside_the_status(peers: Any) -> None:
     primary = peers(ha=PRIMARY | {"notice": "one copy: of all", "copies": 1})
     ran = run("qpid-ha", "status", "-b", primary.name)
