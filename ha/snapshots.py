@@ -7,8 +7,8 @@ there is any checkpoint waits for the one in progress.
 
 Invariants: at most one checkpoint is written and one received at a time. No part of a received checkpoint counts before all
 of it is verified. The files of a checkpoint that is being sent stay until its last byte has left, or until the transfer is
-cut short because the backup no longer needs it or is unreachable. If it fails because too many files are open, this is not
-damage: it goes on when the core repeats its request.
+cut short because the backup no longer needs it or is unreachable, or because a snapshot replaces this log. If it fails because
+too many files are open, this is not damage: it goes on when the core repeats its request.
 """
 
 from __future__ import annotations

@@ -192,8 +192,10 @@ class Journal:
     def reset(self, index: int, epoch: int, done: Callable[[], None] | None = None, received: Checkpoint | None = None) -> None:
         """Drop the whole log and continue after `index` of `epoch`, whose checkpoint a `Receiver` has made durable (Raft §7).
 
-        From now on, places are those of the `received` checkpoint. A crash before the log is dropped leaves a checkpoint and a
-        log that does not fit it. The next start then drops the log.
+        From now on, places are those of the `received` checkpoint. Files that a `source` keeps are deleted too: its owner must
+        end the transfer before, and ignore what a thread that still reads does not find.
+
+        A crash before the log is dropped leaves a checkpoint and a log that does not fit it. The next start then drops the log.
         """
         self._resets += 1
         self._resetting += 1

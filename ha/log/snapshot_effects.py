@@ -123,6 +123,7 @@ class SnapshotEffects:
         """Replace log and state by the checkpoint that was received completely."""
         checkpoint = self._snapshots.take_received()
         assert checkpoint.index == index
+        self._snapshots.cut_short("another primary's snapshot replaces the log")  # its files go, also those that are being sent
         self._journal.reset(index, epoch, received=checkpoint)
         self._cache.clear(index + 1)
         self._applying.install(checkpoint)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from broker.core.commands import QueueAdd
 from broker.core.records import BatchBuilder
 from broker.disk import bodies, segments
 from broker.disk.files import RealDisk
+from broker.disk.transfer import RottenBodies
 from broker.sessions.ledger import Ledger
 from ha.core.effects import State
 from ha.core.messages import SnapshotChunk
@@ -177,6 +181,18 @@ class Crowded(RealDisk):
         return super().open(path, flags)
 
 
+class Interrupted(Crowded):
+    """A disk on which something happens once, just before a file with bodies is opened to be read."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def open(self, path: Path, flags: int) -> int:
+        if self.meanwhile and flags == os.O_RDONLY and path.suffix in (bodies.SUFFIX, segments.SUFFIX):
+            happens, self.meanwhile = self.meanwhile, None
+            happens()
+        return super().open(path, flags)
+
+
 def with_bodies(folder: Path, disk: Crowded) -> tuple[Mixed, Any]:
     """Three members, of which the third is down and needs a snapshot of several files; and the log of the primary."""
     mixed = Mixed(folder)
@@ -231,3 +247,48 @@ def test_what_a_transfer_that_was_cut_short_does_not_find_is_not_missed(tmp_path
     mixed.machine.run_until(lambda: not mixed.machine.jobs)
     assert mixed.listeners["a"].errors == []
     mixed.machine.close()
+
+
+def test_a_log_that_a_snapshot_replaces_ends_what_is_still_sent_of_it(tmp_path: Path) -> None:
+    """A broker that was the primary still sends when the next primary's snapshot replaces its log, and the files go under the
+    reading thread. Breaks when the broker takes the missing files for damage, and drops the store that it has just received."""
+    disk = Interrupted()
+    mixed, a = with_bodies(tmp_path, disk)
+    machine = mixed.machine
+    mixed.start("c")
+    machine.run_until(lambda: mixed.level("a", "b", "c"))
+    machine.isolate("a")
+    machine.run_until(lambda: mixed.log("b").primary == "")
+    mixed.promote("b")
+    b = mixed.log("b")
+    mixed.write("b", QueueAdd(uuid="v", name="v", level="all"))
+    b.retention.checkpoint(spared=0)
+    machine.run_until(lambda: b.journal.checkpoint is not None and b.status().first_index > a.status().last_index + 1)
+    machine.connect("a", "c")
+    machine.run_until(lambda: str(a.state) == "joining")
+    machine.connect("a", "b")
+
+    def last_chunk(message: object) -> bool:
+        return isinstance(message, SnapshotChunk) and message.offset + message.nbytes == message.total_bytes
+
+    machine.run_until(lambda: any(wire[1] == "a" and last_chunk(wire[2]) for wire in machine.wires))
+    began_s = machine.clock.seconds()
+    a._snapshots.send("c", a.epoch, 0, 0)  # a checkpoint for which c had waited is written only now
+    ((read, done),) = machine.jobs
+    machine.jobs = []
+
+    def replaced() -> None:
+        machine.turn()
+        machine.run_until(lambda: not a.journal.resetting)
+        assert a.journal.checkpoint.index == b.journal.checkpoint.index
+        assert machine.clock.seconds() == began_s, "no timer has ended it meanwhile"
+
+    disk.meanwhile = replaced
+    with pytest.raises(RottenBodies) as found:
+        read()
+    done.errback(found.value)
+    assert mixed.listeners["a"].errors == []
+    assert a._snapshots.sending == set()
+    machine.run_until(lambda: mixed.level("a", "b", "c"))
+    assert mixed.listeners["a"].state.messages[1].depth == 10
+    machine.close()
