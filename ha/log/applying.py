@@ -112,10 +112,15 @@ class Applying:
             self._owner.cannot_apply(str(error))
 
     def install(self, checkpoint: Checkpoint) -> None:
-        """Pass on a checkpoint while the log is in use: waiting states are passed on after it."""
+        """Pass on a checkpoint while the log is in use: waiting states are passed on after it. If it cannot be loaded, nothing
+        more is passed on: the listener has the state before it."""
         self.applied = self.committed = checkpoint.index
         self._states = deque((checkpoint.index, state, epoch, primary) for _, state, epoch, primary in self._states)
-        self.load(checkpoint)
+        try:
+            self.load(checkpoint)
+        except Exception:
+            self._stopped = True
+            self._owner.broken(Failure())  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
         """Stop: pass on nothing more."""
@@ -156,7 +161,7 @@ class Applying:
 
     def go_on(self) -> None:
         """Pass on what is due, unless this is already in progress."""
-        if self.due and not self._running and not self.held:
+        if self.due and not self._running and not self.held and not self._stopped:
             self._apply()
 
     def _apply_later(self) -> None:

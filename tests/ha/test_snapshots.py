@@ -292,3 +292,32 @@ def test_a_log_that_a_snapshot_replaces_ends_what_is_still_sent_of_it(tmp_path: 
     machine.run_until(lambda: mixed.level("a", "b", "c"))
     assert mixed.listeners["a"].state.messages[1].depth == 10
     machine.close()
+
+
+def test_a_snapshot_that_cannot_be_loaded_after_it_has_replaced_the_log_stops_the_broker(tmp_path: Path) -> None:
+    """Breaks when later batches are applied to the state before the snapshot. The next start loads it."""
+
+    class Shut(RealDisk):
+        shut = True
+
+        def open(self, path: Path, flags: int) -> int:
+            if self.shut and flags == os.O_RDONLY and path.suffix == ".checkpoint":
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return super().open(path, flags)
+
+    mixed, _ = with_bodies(tmp_path, Crowded())
+    machine, disk = mixed.machine, Shut()
+    machine.disks["c"] = disk
+    mixed.start("c")
+    machine.run_until(lambda: bool(mixed.listeners["c"].errors))
+    ((text, fatal),) = mixed.listeners["c"].errors
+    assert (fatal, os.strerror(errno.EMFILE) in text) == (True, True)
+    mixed.write("a", QueueAdd(uuid="v", name="v", level="all"))
+    machine.run_for(1.0)
+    assert mixed.listeners["c"].state.definitions.queues == {}
+    machine.kill("c")
+    disk.shut = False
+    mixed.start("c")
+    machine.run_until(lambda: mixed.level("a", "b", "c"))
+    assert mixed.listeners["c"].state.messages[1].depth == 10
+    machine.close()
