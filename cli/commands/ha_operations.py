@@ -15,12 +15,13 @@ import click
 from broker.core import urls
 from broker.core.urls import Address
 from cli import endings, options
-from cli.commands.ha_cluster import address_of, ask, ha_command, hand_over, has_stopped, primary_of, view_of, views_of
+from cli.commands.ha_cluster import address_of, ask, ha_command, hand_over, has_stopped, primary_of, views_of
 from cli.options import Target
 from cli.output import Column, show_json, show_table, text
 from cli.ranges import FloatRange
 
 _LOOK_S = 0.1
+_LEVEL = ("ready", "active")
 
 
 @ha_command("list")
@@ -183,7 +184,8 @@ def stop(force: bool, form: str, **given: Any) -> None:
 def rolling_restart(how: str | None, wait: float, form: str, **given: Any) -> None:
     """Restart all brokers in turn, the primary last.
 
-    The primary hands over first. Each broker must be back and caught up before the next one is restarted; else the command stops.
+    The primary hands over first. Nothing is restarted while a broker is down. Each broker must be back and caught up before the
+    next one is restarted; else the command stops.
     """
     target = options.target(given, admin=True)
     if how is not None:
@@ -195,6 +197,7 @@ def rolling_restart(how: str | None, wait: float, form: str, **given: Any) -> No
         names = [str(member["address"]) for member in primary.get("members") or []]
         own = str(primary.get("address"))
         everyone = {address.name: address for address in urls.parse(str(primary.get("brokersUrl"))).addresses}
+        await _all_there(at, reactor)
         for name in [*(name for name in names if name != own), own]:
             await _all_level(at, reactor, wait)
             if name == own:
@@ -212,21 +215,50 @@ def rolling_restart(how: str | None, wait: float, form: str, **given: Any) -> No
         show_json({"restarted": restarted})
 
 
-async def _all_level(target: Target, reactor: Any, wait_s: float) -> None:
-    """Wait until the primary reports that every member has caught up."""
+async def _all_level(at: Target, reactor: Any, wait_s: float) -> None:
+    """Wait until every member has caught up."""
     from twisted.internet.task import deferLater
 
     until_s = reactor.seconds() + wait_s
-    while True:
-        view = await view_of(target, reactor)
-        behind = [str(each["address"]) for each in view.get("members") or [] if each.get("state") not in ("ready", "active")]
-        if not behind:
-            return
+    while behind := _behind(await views_of(at, reactor)):
         if reactor.seconds() >= until_s:
+            told = ", ".join(f"{name} ({why})" for name, why in behind.items())
             raise endings.Refused(
-                f"{', '.join(behind)} has not caught up with the primary after {wait_s:g} s; the other brokers are not restarted"
+                f"{told} has not caught up with the primary after {wait_s:g} s; the other brokers are not restarted"
             )
         await deferLater(reactor, _LOOK_S, lambda: None)
+
+
+async def _all_there(at: Target, reactor: Any) -> None:
+    """Refused if a member is down, or has stopped applying its log."""
+    for view in await views_of(at, reactor):
+        why = view.get("error") or (has_stopped(view) if view.get("stopped") else "")
+        if why:
+            raise endings.Refused(
+                f"{view['broker']} {'is not there: ' if view.get('error') else ''}{why}; no broker is restarted. "
+                f"Start it again, or remove it (qpid-ha remove-broker {view['broker']})"
+            )
+
+
+def _behind(views: list[dict[str, Any]]) -> dict[str, str]:
+    """The members that have not caught up, each with the reason. The member itself must say so too: a primary may take a broker
+    that was restarted for `ready` until it notices that the former connection is lost."""
+    primary = max(
+        (view for view in views if view["status"] == "active"), key=lambda view: int(view.get("epoch") or 0), default=None
+    )
+    if primary is None:
+        return {view["broker"]: view.get("error") or view["status"] for view in views}
+    said = {view["broker"]: view for view in views}
+    behind = {}
+    for member in primary.get("members") or []:
+        name = str(member["address"])
+        view = said.get(name, {})
+        own = "ready" if view.get("witness") and not view.get("error") else view.get("status")
+        if view.get("error") or view.get("stopped"):
+            behind[name] = str(view.get("error") or has_stopped(view))
+        elif own not in _LEVEL or member.get("state") not in _LEVEL:
+            behind[name] = str(own if own not in _LEVEL else member.get("state") or "not connected to the primary")
+    return behind
 
 
 def _words_of(how: str, address: Address) -> list[str]:

@@ -5,9 +5,10 @@ loopback, prints it, and answers the requests of docs/reference/management.md fr
 (SIGSTOP), kill it (SIGKILL), and talk to it through the protocol: `SET peer` changes what it was given, `QUERY requests` returns
 every request that it has had.
 
-Keys of what it is given:
+Keys of what it is given; in their texts `@me` is its own address:
     ha           the item that QUERY ha answers with; PROMOTE makes its status "active" and its epoch one higher
     items        entity type -> items of QUERY
+    then         "OPERATION type" -> what changes in `ha` with such a request
     answers      "OPERATION type" -> [status, description, body], before anything else
     silent_on    list of "OPERATION type" that are never answered
     stray        whether an answer to a request that nobody made goes out before each true one
@@ -59,7 +60,9 @@ class Responder(MessagingHandler):
             certificate, key = self.given["certificate"]
             domain.set_credentials(certificate, key, None)
             acceptor.set_ssl_domain(domain)
-        print(acceptor._selectable._delegate.getsockname()[1], flush=True)
+        port = acceptor._selectable._delegate.getsockname()[1]
+        self.given = json.loads(json.dumps(self.given).replace("@me", f"127.0.0.1:{port}"))
+        print(port, flush=True)
 
     def on_connection_opening(self, event: Any) -> None:
         properties = event.connection.remote_properties or {}
@@ -99,6 +102,7 @@ class Responder(MessagingHandler):
             if "record" in self.given:
                 with Path(self.given["record"]).open("a") as file:
                     print(json.dumps(self.requests[-1]), file=file)
+        self.given.get("ha", {}).update(self.given.get("then", {}).get(what, {}))
         if what in self.given.get("silent_on", ()):
             return
         status, text, body = answers.get(what) or self.answer(what, message.body)

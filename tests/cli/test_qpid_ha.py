@@ -603,6 +603,42 @@ def test_a_command_that_cannot_be_read_is_refused_before_a_broker_is_asked(how: 
     assert "write {host}, {port} or {address} for the broker, and {{ and }} for braces" in ran.err
 
 
+def in_turn(peers: Any, asked: Any, **given: Any) -> list[Any]:
+    """A primary that takes both its backups for ready; the first backup is what `given` says. What they are asked is recorded."""
+    record: dict[str, Any] = {"record": str(asked), "items": {"broker": [{"uptime_s": 0.0}]}}
+    backups = [peers(ha=READY, **record), peers(ha=READY | given.pop("ha", {}), **record | given)]
+    members = [{"address": backup.name, "role": "voter", "connected": True, "state": "ready"} for backup in reversed(backups)]
+    members.append({"address": "@me", "role": "voter", "connected": True, "state": "active"})
+    told = {"address": "@me", "members": members, "brokersUrl": ",".join(str(each["address"]) for each in members)}
+    return [peers(ha=PRIMARY | told, **record), *reversed(backups)]
+
+
+@pytest.mark.parametrize(
+    "given, why",
+    [
+        ({"ha": {"stopped": "batch 9 cannot be applied: upgrade"}}, "has stopped applying the log"),
+        ({"ha": {"status": "catchup"}}, "catchup"),
+        ({"close": ["amqp:connection:forced", "it is down"]}, "it is down"),
+    ],
+)
+def test_no_broker_is_restarted_while_another_is_not_there(peers: Any, tmp_path: Any, given: dict[str, Any], why: str) -> None:
+    """Whatever the primary still takes it for. Breaks when a restart costs the majority."""
+    primary, away, _ = in_turn(peers, tmp_path / "asked", **given)
+    ran = run("qpid-ha", "rolling-restart", "--wait", "0.5", "-b", primary.name)
+    assert (ran.status, f"qpid-ha: {away.name}" in ran.err, why in ran.err) == (1, True, True), ran.err
+    assert not (tmp_path / "asked").exists(), "nothing but what they are"
+
+
+def test_a_broker_that_is_back_and_has_not_caught_up_keeps_the_others_from_a_restart(peers: Any, tmp_path: Any) -> None:
+    """Although the primary still takes it for ready, by the connection that it had before."""
+    primary, first, _ = in_turn(peers, tmp_path / "asked", then={"STOP ha": {"status": "joining"}})
+    ran = run("qpid-ha", "rolling-restart", "--wait", "1", "-b", primary.name)
+    assert (ran.status, ran.out) == (1, f"{first.name} restarted\n")
+    assert f"{first.name} (joining) has not caught up with the primary after 1 s" in ran.err
+    said = [json.loads(line)["what"] for line in (tmp_path / "asked").read_text().splitlines()]
+    assert said.count("STOP ha") == 1
+
+
 def test_an_empty_command_is_refused() -> None:
     ran = run("qpid-ha", "rolling-restart", "--command", "", "-b", "127.0.0.1:1")
     assert (ran.status, "leave it out" in ran.err) == (2, True)
