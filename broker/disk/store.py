@@ -6,7 +6,7 @@ it when the process ends, even if it is killed. After an orderly shutdown the st
 this mark durably before it changes anything else.
 
 The files: `store.json` (identity), `lock` (with the process id of its holder, for people), `clean`, and one folder for each log
-(see `recovery`).
+(see `recovery`). A store that is being deleted has `deleting.json` too; no broker starts on it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,14 @@ from broker.host import REAL_HOST, Host
 __all__ = ["DamagedStore", "LogInfo", "StorageError", "Store", "StoreInUse", "StoreInfo", "StoreOfAnotherCluster", "inspect"]
 
 FORMAT = 1
+LOST_AND_FOUND = "lost+found"
+"""A folder that the file system makes at a mount point."""
 LOGS = ("cluster", "local")
-_IDENTITY = "store.json"
-_LOCK = "lock"
+IDENTITY = "store.json"
+LOCK = "lock"
 _CLEAN = "clean"
+DELETING = "deleting.json"
+"""The file that a store has from the beginning of its deletion, by `qpid-drain --delete-released`, until nothing else is left."""
 
 
 class StoreInUse(Exception):
@@ -76,7 +80,7 @@ class Store:
         try:
             if create:
                 disk.make_folder(folder)
-            elif not exists(disk, folder / _IDENTITY):
+            elif not exists(disk, folder / IDENTITY):
                 raise FileNotFoundError(f"there is no store in {folder}")
             _must_be_store(disk, folder)
             lock = _locked(disk, folder)
@@ -93,7 +97,7 @@ class Store:
             if identity is None:
                 identity = {"format": FORMAT, "store_id": host.new_id(), "cluster_id": ""}
                 disk.sync_folder(folder.parent)
-                replace_durably(disk, folder / _IDENTITY, seal_json(identity))
+                replace_durably(disk, folder / IDENTITY, seal_json(identity))
             was_clean = exists(disk, folder / _CLEAN)
             remove_durably(disk, folder / _CLEAN)
         except BaseException:
@@ -124,7 +128,7 @@ class Store:
                 f"nothing was changed. Give this broker the addresses of its own cluster, or an empty data folder"
             )
         identity = {**self._identity, "cluster_id": cluster_id}
-        replace_durably(self.host.disk, self.data_dir / _IDENTITY, seal_json(identity))
+        replace_durably(self.host.disk, self.data_dir / IDENTITY, seal_json(identity))
         self._identity = identity
 
     def change_cluster(self, cluster_id: str, begun: str = "") -> None:
@@ -133,7 +137,7 @@ class Store:
         """
         left = [*self.clusters_left, self.cluster_id]
         identity = {**self._identity, "cluster_id": cluster_id, "clusters_left": left, "begun": begun}
-        replace_durably(self.host.disk, self.data_dir / _IDENTITY, seal_json(identity))
+        replace_durably(self.host.disk, self.data_dir / IDENTITY, seal_json(identity))
         self._identity = identity
 
     @property
@@ -182,23 +186,28 @@ def origin_of(store_id: str) -> int:
 
 def _must_be_store(disk: Disk, folder: Path) -> None:
     """Refuse a folder with other files: a wrong option must not put a store among somebody's files."""
-    names = set(disk.names(folder)) - {_LOCK, _CLEAN, "lost+found"}
-    if _IDENTITY not in names and any(not name.startswith((_IDENTITY, ".")) for name in names):
+    names = set(disk.names(folder)) - {LOCK, _CLEAN, LOST_AND_FOUND}
+    if DELETING in names:
         raise DamagedStore(
-            f"{folder} is not empty and has no {_IDENTITY}, so it is not the data folder of a broker; name another one"
+            f"the store in {folder} is being deleted, because it was drained and released: "
+            f"run qpid-drain --store {folder} --to URL --delete-released again"
+        )
+    if IDENTITY not in names and any(not name.startswith((IDENTITY, ".")) for name in names):
+        raise DamagedStore(
+            f"{folder} is not empty and has no {IDENTITY}, so it is not the data folder of a broker; name another one"
         )
 
 
 def _locked(disk: Disk, folder: Path) -> int:
     """The descriptor of the lock file, which is locked until it is closed."""
     try:
-        return disk.lock(folder / _LOCK)
+        return disk.lock(folder / LOCK)
     except LockHeld as held:
         raise StoreInUse(f"data folder {folder} is in use by process {str(held) or 'that is just starting'}") from None
 
 
 def _identity(disk: Disk, folder: Path) -> dict[str, Any] | None:
-    content = read_json(disk, folder / _IDENTITY)
+    content = read_json(disk, folder / IDENTITY)
     if content is not None and content["format"] > FORMAT:
         raise NewerFormat(
             f"the store in {folder} has format {content['format']}, newer than {FORMAT}; "

@@ -106,6 +106,9 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
     named = [name for target in taking for name in target.url.names]
     _check_names(leaving.url.names if source else (), named)
 
+    if deletes and not check and _has_deleted_rest(store, form, end_file):
+        return
+
     async def run(reactor: Any) -> tuple[Any, Result | None]:
         from twisted.internet.defer import ensureDeferred
 
@@ -228,6 +231,19 @@ def _delete(store: Path) -> None:
     from cli.drain.orphan import delete
 
     delete(store)
+
+
+def _has_deleted_rest(store: Path, form: str, end_file: Path | None) -> bool:
+    """Go on with the deletion of a released store, if it was begun. Returns whether it was."""
+    from cli.drain.orphan import delete_rest
+
+    mark = delete_rest(store)
+    if mark is None:
+        return False
+    told = json.dumps({"event": "deleted", "rest": str(store)})
+    click.echo(told if form == "json" else f"deleted: the rest of the released store in {store}")
+    _show_result(Result(drain=str(mark["drain"]), empty=True, queues=list(mark["queues"])), form, end_file)
+    return True
 
 
 def _teller(form: str) -> Any:

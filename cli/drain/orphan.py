@@ -2,23 +2,26 @@
 
 Life: `look` checks whether the store can be drained. `Orphan` is a side of a drain whose broker runs in this process
 and does not listen. It leaves and is emptied like any broker. When the target has released it, the file `released.json`
-in its folder lists what was moved. Then the folder may be deleted, by `--delete-released` or by a person.
+in its folder lists what was moved. Then the folder may be deleted, by `--delete-released` or by a person. `delete` notes first,
+in a file of its own, that it deletes: if it is interrupted, `delete_rest` goes on.
 
-Invariants: the store's lock is held from the first read until the mark is written. Only the broker's own log and the
-mark are written there. Nothing is deleted without the mark, and a mark counts only if the store's own log says the
-same, because the drain may have been cancelled in the meantime and the broker may have served.
+Invariants: the store's lock is held from the first read until the mark is written, and while the store is deleted. Only the
+broker's own log, the mark and the note of the deletion are written there. Nothing is deleted without the mark, and a mark
+counts only if the store's own log says the same, because the drain may have been cancelled in the meantime and the broker may
+have served.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from broker.disk.durable import DamagedStore, StorageError, read_json, remove_durably, replace_durably, seal_json
-from broker.disk.files import REAL_DISK
-from broker.disk.store import inspect
+from broker.disk.files import REAL_DISK, LockHeld
+from broker.disk.store import DELETING, IDENTITY, LOCK, LOST_AND_FOUND, inspect
 from broker.settings import BrokerSettings
 from cli import endings
 from cli.drain.inside import Inside
@@ -32,7 +35,12 @@ _LARGEST = 1 << 30
 
 
 def look(folder: Path) -> dict[str, Any] | None:
-    """The mark of this store; None if it has none. Refused if the store cannot be drained alone."""
+    """The mark of this store; None if it has none. Refused if the store cannot be drained alone, or is being deleted."""
+    if _noted(folder) is not None:
+        raise endings.Refused(
+            f"the store in {folder} is being deleted, because it was drained and released: "
+            f"run qpid-drain --store {folder} --to URL --delete-released again"
+        )
     try:
         found = inspect(folder)
         mark = read_json(REAL_DISK, folder / MARK)
@@ -51,13 +59,69 @@ def look(folder: Path) -> dict[str, Any] | None:
 
 
 def delete(folder: Path) -> None:
-    """Delete a store that is marked as released. Refused if it is not marked or cannot be deleted."""
-    if look(folder) is None:
+    """Delete a store that is marked as released. Refused if it is not marked, is in use, or cannot be deleted."""
+    mark = look(folder)
+    if mark is None:
         raise endings.Refused(f"the store in {folder} is not released, so it was not deleted")
+    with _locked(folder):
+        try:
+            replace_durably(REAL_DISK, folder / DELETING, seal_json(mark))
+        except StorageError as error:
+            raise endings.Refused(f"the store in {folder} was released, and could not be deleted: {error}") from None
+        _delete_all(folder)
+
+
+def delete_rest(folder: Path) -> dict[str, Any] | None:
+    """Go on with a deletion that was interrupted. Returns the store's mark; None if none was begun. Refused like `delete`."""
+    mark = _noted(folder)
+    if mark is not None:
+        with _locked(folder):
+            _delete_all(folder)
+    return mark
+
+
+def _noted(folder: Path) -> dict[str, Any] | None:
+    """The mark of a store whose deletion has begun; None if it has not."""
     try:
-        shutil.rmtree(folder)
+        mark = read_json(REAL_DISK, folder / DELETING)
+        identity = None if mark is None else read_json(REAL_DISK, folder / IDENTITY)
+    except (DamagedStore, OSError) as error:
+        raise endings.Refused(f"the store in {folder} cannot be read: {error}") from None
+    if mark is not None and identity is not None and mark.get("store") != identity.get("store_id"):
+        raise endings.Refused(
+            f"{folder / DELETING} is of another store, {mark.get('store')}: delete it if it is there by mistake"
+        )
+    return mark
+
+
+def _delete_all(folder: Path) -> None:
+    """Delete everything, the identity and the note last. The folder itself stays if it cannot be deleted, as a mount point."""
+    try:
+        last = (IDENTITY, DELETING)
+        for path in folder.iterdir():
+            if path.name not in (*last, LOST_AND_FOUND):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        for name in last:
+            REAL_DISK.sync_folder(folder)
+            (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise endings.Refused(f"the store in {folder} was released, and could not be deleted: {error}") from None
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    try:
+        lock = REAL_DISK.lock(folder / LOCK)
+    except LockHeld as held:
+        raise endings.Refused(f"the store in {folder} is in use by process {held}, so it was not deleted") from None
+    except OSError as error:
+        raise endings.Refused(f"the store in {folder} was released, and could not be deleted: {error}") from None
+    try:
+        yield
+    finally:
+        REAL_DISK.close(lock)
 
 
 class _Hidden(Process):
