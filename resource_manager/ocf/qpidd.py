@@ -2,10 +2,10 @@
 """OCF 1.1 resource agent: a broker of a cluster as a promotable clone of Pacemaker. Install as
 .../resource.d/understudy/qpidd.
 
-Life of an instance: `start` runs qpidd in the background and returns when it answers. `monitor` asks the broker for its
-state and reports it to Pacemaker. `promote` makes it the primary. `demote` makes another broker take over. `stop` ends
-the process. Each action is a separate process. They share a file with the broker's process id and the start time of
-that process.
+Life of an instance: `start` runs qpidd in the background and returns when it answers. A broker that answers there before
+is not this resource's, and `start` fails. `monitor` asks the broker for its state and reports it to Pacemaker. `promote`
+makes it the primary. `demote` makes another broker take over. `stop` ends the process. Each action is a separate
+process. They share a file with the broker's process id and the start time of that process.
 
 Each node gives its own broker a promotion score, by the state of the broker. It is written only when it changes, and
 deleted when the node leaves. It is only a preference: whichever broker Pacemaker promotes becomes the primary
@@ -199,6 +199,7 @@ class Agent:
         """Start the broker, and wait until it answers."""
         self.validate_all()
         if not self._pid():
+            self._refuse_another()
             self._spawn()
         view = self._answer()
         if not self._pid():  # if there is a view, another broker has answered
@@ -365,6 +366,16 @@ class Agent:
         config = ["--config", self._given["ha_config"]] if self._given["ha_config"] else []
         tool = _words("qpid_ha", self._given["qpid_ha"])
         return _run([*tool, command, "-b", broker, "-t", f"{timeout_s:.1f}", *config, *words], timeout_s + _RESERVE_S / 2)
+
+    def _refuse_another(self) -> None:
+        """A broker that answers before ours was started has its address: ours would end when it wants to listen, and until then
+        the other one's answers would count as its own."""
+        broker = self._given["broker"]
+        answers, _ = self._ask("query", broker, min(_SHORTEST_S, self._left_s()), "--format", "json")
+        if answers:
+            raise Failed(
+                ERR_GENERIC, f"another broker than this resource's answers at {broker}: stop it, or correct the parameter broker"
+            )
 
     def _refuse_standalone(self, view: Mapping[str, Any]) -> None:
         if view.get("status") == "standalone":

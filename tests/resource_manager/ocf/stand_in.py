@@ -1,7 +1,8 @@
 """Programs that stand for qpidd, qpid-ha and crm_attribute on a machine of a test, as an agent or a script finds them on PATH.
 
 Life of a `Machine`: small scripts are written into a folder; what qpid-ha answers lies in files beside them, by command and
-broker; what each was called with is appended to `calls`. A qpidd is a process that does nothing until it is told to end.
+broker; what each was called with is appended to `calls`. A qpidd is a process that does nothing until it is told to end. The
+broker of the machine answers `query` when it was started, or before if there is a file `foreign`: then another one answers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ command=$1
 answer="{folder}/$command.$3"
 case "$*" in *--all*) answer="{folder}/$command-all" ;; *--is-primary*) answer="{folder}/is-primary" ;; esac
 [ "$2" = -b ] || {{ answer="{folder}/$command"; case "$*" in *--is-primary*) answer="{folder}/is-primary" ;; esac; }}
+own="{folder}/query.localhost:5672"
+[ "$answer" != "$own" ] || [ -e {folder}/foreign ] || grep -q "^qpidd " {folder}/calls || answer="{folder}/nobody"
 [ -e "$answer" ] || {{ echo "qpid-ha: $3: connection refused" >&2; exit 3; }}
 [ ! -e "$answer.then" ] || . "$answer.then"
 if [ -e "$answer.code" ]; then cat "$answer" >&2; exit "$(cat "$answer.code")"; fi

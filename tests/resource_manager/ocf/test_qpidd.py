@@ -253,6 +253,19 @@ def test_a_broker_that_ended_does_not_count_as_started_although_another_one_answ
     assert "ocf-exit-reason:qpidd has ended: qpidd: the store is in use" in capfd.readouterr().err
 
 
+def test_no_broker_is_started_where_another_one_answers_already(machine: Machine, capfd: pytest.CaptureFixture[str]) -> None:
+    """It answers before ours has failed to listen there. Breaks when `start` succeeds, and the next monitor finds nothing."""
+    (machine.folder / "foreign").touch()
+    machine.answers(view("active"))
+    assert act(machine, "start") == ERR_GENERIC
+    assert "another broker than this resource's answers at localhost:5672: stop it" in capfd.readouterr().err
+    assert machine.calls("qpidd ") == []
+    (machine.folder / "foreign").unlink()
+    assert act(machine, "start") == SUCCESS
+    (machine.folder / "foreign").touch()
+    assert act(machine, "start") == SUCCESS, "it is the one that runs"
+
+
 def test_a_broker_that_runs_and_never_answers_does_not_count_as_started(
     machine: Machine, capfd: pytest.CaptureFixture[str]
 ) -> None:
