@@ -7,8 +7,8 @@ otherwise when the copies are committed. If no queue accepts it, it is removed f
 with the same parts, so its copy does not contain the reason.
 
 Invariants: messages that wait here are not delivered; they leave in the order in which they were added, except those that cannot
-be put anywhere at the moment; no message leaves its queue before its copies are safe; one turn of the reactor sends at most
-`limits.MAX_TURN_LETTERS`.
+be put anywhere at the moment; a message that cannot be read stays on its queue, and is not counted; no message leaves its queue
+before its copies are safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`.
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ class Origin(Protocol):
 
     def dispatch_soon(self) -> None:
         """Look at this again at the end of the turn."""
+
+
+class _Unreadable(Exception):
+    """The message cannot be read, and its content would decide where it goes."""
 
 
 class DeadLetters:
@@ -123,6 +127,8 @@ class DeadLetters:
                     back.append(sequence)
                 else:
                     self._later[sequence] = reason
+            except _Unreadable:
+                pass
             del self.waiting[sequence]
             self._heads.pop(sequence, None)
         else:
@@ -162,10 +168,8 @@ class DeadLetters:
         )
 
     def _send(self, messages: Messages, sequence: int, reason: str) -> bool | None:
-        """Send one on: whether any queue has it now, None when its body must be read first. Unplaced.
-
-        One that cannot be read stays where it is, if its content decides where it goes.
-        """
+        """Send one on: whether any queue has it now, None when its body must be read first. Unplaced, _Unreadable: it stays where
+        it is."""
         origin = self._origin
         if not origin.node.definition.alternate:
             origin.ledger.dequeue(messages.number, (sequence,))
@@ -174,12 +178,16 @@ class DeadLetters:
         if manifest is not None:
             head = self._head_of(sequence, manifest)
             if head is None:
-                return None if sequence not in origin.unreadable else True
+                if sequence in origin.unreadable:
+                    raise _Unreadable
+                return None
             return self._send_large(messages, sequence, manifest, head)
         lane = messages.order.lane_of(sequence)
         lot = lane.lot_of(sequence)
         if lot is None:
-            return True if lane.unreadable(sequence)[0] else None
+            if lane.unreadable(sequence)[0]:
+                raise _Unreadable
+            return None
         data = messages.noted(sequence, lot.messages()[0])
         return self._send_small(data, reason, partial(origin.ledger.dequeue, messages.number, (sequence,)))
 

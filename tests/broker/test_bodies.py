@@ -183,6 +183,28 @@ def test_rejected_messages_leave_in_order_though_some_must_be_read_first(small_w
         assert client.bodies(client.receiver("dead")) == numbered(30) + numbered(20)
 
 
+def test_a_dead_letter_that_cannot_be_read_stays_and_is_not_counted_as_gone(small_windows: None) -> None:
+    with bench(message_memory=SMALL) as b:
+        b.queue("dead")
+        b.client().request("CREATE", "exchange", "dlx", {"exchangeType": "fanout"})
+        b.client().request("CREATE", "binding", "", {"exchange": "dlx", "queue": "dead", "key": ""})
+        b.queue("q", alternateExchange="dlx")
+        put(b, *numbered(20))
+        client = b.client()
+        client.auto_accept = False
+        receiver = client.receiver("q")
+        put(b, *numbered(30), queue="dead")
+        b.lead.spoiled.update(place for block in lane_of(b).blocks for place in block.places)
+        for delivery, _ in client.received[receiver.name]:
+            client.give(delivery, proton.Delivery.REJECTED)
+        b.settle()
+        (item,) = client.request("QUERY", "queue", "q")[2]["items"]
+        gone = 20 - b.depth("q")
+        assert gone < 20
+        assert b.depth("dead") == 30 + gone
+        assert (item["rejected"], item["dropped"]) == (gone, 0)
+
+
 def test_a_backup_keeps_no_bodies_and_a_new_primary_reads_them() -> None:
     with bench(clustered=True) as b:
         b.queue("q", replicate="all")
