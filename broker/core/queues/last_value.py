@@ -34,8 +34,8 @@ class LastValue:
     """See the module. A bound of 0 is none. Fulfils Displacing."""
 
     __slots__ = (
-        *("_end", "_first", "_held", "_key", "_lane", "_leaving", "_newest", "_replaced", "_sizes", "_unread"),
-        *("max_bytes", "max_count"),
+        *("_applied_bytes", "_coming_bytes", "_end", "_first", "_held", "_key", "_lane", "_leaving", "_newest", "_replaced"),
+        *("_seen", "_sizes", "_unread", "max_bytes", "max_count"),
     )
 
     def __init__(self, held: Held, key: str, max_count: int, max_bytes: int) -> None:
@@ -48,6 +48,9 @@ class LastValue:
         self._sizes: list[int] = []
         self._leaving: list[tuple[int, int]] = []
         """Sequence and bytes of messages that must leave and have not left yet."""
+        self._seen = (-1, 0, 0)
+        self._applied_bytes = self._coming_bytes = 0
+        """Of the messages on the queue; and of those that are proposed, less those that must leave."""
         self._unread = self._lane.head_seq
         self._replaced: list[int] = []
         """What was there before, and is to leave before anything is given out."""
@@ -90,21 +93,24 @@ class LastValue:
         gone = min(newest, sequence)
         if gone < 0 or not self._lane.is_live(gone):
             return ()
-        self._leaving.append((gone, self._size_of(gone)))
+        self._leave(gone)
         self._replaced.append(gone)
         return (gone,)
 
     # ---- what comes
 
     def begin(self) -> None:
-        """Messages will be put: update the view from the applied state."""
+        """Messages will be put: update the view from the applied state, if that has changed (see `ring`)."""
         lane = self._lane
-        applied = lane.next_seq - self._first
-        if applied:
-            del self._sizes[:applied]
+        seen = (lane.next_seq, lane.depth, lane.live_bytes)
+        if seen != self._seen:
+            self._seen = seen
+            del self._sizes[: lane.next_seq - self._first]
             self._first = lane.next_seq
-        if self._leaving:
             self._leaving = [each for each in self._leaving if self._is_there(each[0])]
+            self._coming_bytes = sum(self._sizes) - sum(size for _, size in self._leaving)
+            large = self._held.large.items()
+            self._applied_bytes = lane.live_bytes + sum(each.nbytes - lane.size_of(sequence) for sequence, each in large)
         if len(self._newest) > 2 * (lane.depth + len(self._sizes)) + _MIN_PRUNE:
             self._newest = {digest: sequence for digest, sequence in self._newest.items() if self._is_there(sequence)}
 
@@ -114,9 +120,10 @@ class LastValue:
         before = self._newest.get(digest, -1)
         self._newest[digest] = sequence
         self._sizes.append(nbytes)
+        self._coming_bytes += nbytes
         if before < 0 or not self._is_there(before):
             return ()
-        self._leaving.append((before, self._size_of(before)))
+        self._leave(before)
         return (before,)
 
     def fault(self, count: int, nbytes: int) -> str:
@@ -125,16 +132,19 @@ class LastValue:
         As in qpidd, a message that would replace another one needs room as well.
         """
         self.begin()
-        lane = self._lane
-        count += lane.depth + len(self._sizes) - len(self._leaving)
-        nbytes += lane.live_bytes + sum(self._sizes) - sum(size for _, size in self._leaving)
-        nbytes += sum(manifest.nbytes - lane.size_of(sequence) for sequence, manifest in self._held.large.items())
+        count += self._lane.depth + len(self._sizes) - len(self._leaving)
+        nbytes += self._applied_bytes + self._coming_bytes
         most = min(self.max_count or limits.MAX_LAST_VALUES, limits.MAX_LAST_VALUES)
         if count > most:
             return f"it would hold {count} messages, where {most} are allowed"
         if self.max_bytes and nbytes > self.max_bytes:
             return f"it would hold {nbytes} bytes, where {self.max_bytes} are allowed"
         return ""
+
+    def _leave(self, sequence: int) -> None:
+        nbytes = self._size_of(sequence)
+        self._leaving.append((sequence, nbytes))
+        self._coming_bytes -= nbytes
 
     def _is_there(self, sequence: int) -> bool:
         """Whether this message is on the queue, or on its way."""

@@ -46,9 +46,9 @@ class Held(Protocol):
 
 class _End:
     """The old end of a lane. `head`: messages below it have left already; `sizes`: bytes of the proposed messages from `first`
-    on."""
+    on; `count` and `nbytes`: the content when all proposals are applied."""
 
-    __slots__ = ("count", "first", "head", "lane", "large", "nbytes", "sizes")
+    __slots__ = ("_seen", "count", "first", "head", "lane", "large", "nbytes", "sizes")
 
     def __init__(self, lane: Lane, large: Mapping[int, Sized]) -> None:
         self.lane = lane
@@ -57,10 +57,18 @@ class _End:
         self.first = lane.next_seq
         self.sizes: list[int] = []
         self.count = self.nbytes = 0
+        self._seen = (-1, 0, 0)
 
     def begin(self) -> None:
-        """Count the content when all proposals are applied."""
+        """Count the content, unless the lane is as it was when this was last done: what was proposed since is counted by `put`.
+
+        A message that has come makes `next_seq` larger, and otherwise one that has gone makes `depth` smaller.
+        """
         lane = self.lane
+        seen = (lane.next_seq, lane.depth, lane.live_bytes)
+        if seen == self._seen:
+            return
+        self._seen = seen
         applied = lane.next_seq - self.first
         if applied:
             del self.sizes[:applied]
@@ -122,10 +130,12 @@ class Ring:
             other = self._ends[gone >> LANE_SHIFT]
             other.head = gone + 1
             other.count -= 1
+            other.nbytes -= gone_bytes
             self._count -= 1
             self._nbytes -= gone_bytes
         end.sizes.append(nbytes)
         end.count += 1
+        end.nbytes += nbytes
         self._count += 1
         self._nbytes += nbytes
         return [gone for gone, _ in leaving]

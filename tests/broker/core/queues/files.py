@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 
@@ -107,3 +108,20 @@ def message(lane: Lane, files: Files, sequence: int) -> bytes | None:
     there = files.read(block.places[run] + lo, hi - lo)
     assert here in (None, there)
     return there
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions are called, or generators resumed, by this."""
+    calls = 0
+
+    def seen(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return calls

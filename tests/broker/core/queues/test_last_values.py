@@ -15,7 +15,7 @@ from broker.core.queues.displacement import displacing_of
 from broker.core.queues.keys import key_of
 from broker.core.queues.last_value import LastValue
 from broker.core.queues.residency import Residency
-from tests.broker.core.queues.files import append
+from tests.broker.core.queues.files import append, calls_of
 
 
 def encoded(key: Any = None, body: Any = "", **fields: Any) -> bytes:
@@ -167,6 +167,28 @@ def test_limits_count_what_is_on_its_way_and_not_what_is_to_leave() -> None:
     size = sum(nbytes for _, nbytes in q.lane.alive_from(0))
     assert q.values.fault(1, 200 - size) == ""
     assert q.values.fault(1, 201 - size) == "it would hold 201 bytes, where 200 are allowed"
+
+
+def test_messages_that_come_one_by_one_cost_the_same_each_however_many_are_under_way() -> None:
+    """Through an exchange they do, in one turn. Breaks when each one counts again all that were put since the last commit."""
+    q = Queue(max_count=2000)
+    values = [encoded(str(key)) for key in range(500)]
+    q.put(*values)
+    q.apply()
+    gone: list[int] = []
+
+    def come(some: list[bytes]) -> None:
+        for data in some:
+            assert q.values.fault(1, len(data)) == ""
+            gone.extend(q.put(data))
+
+    first, rest = calls_of(lambda: come(values[:10])), calls_of(lambda: come(values[10:]))
+    assert rest < 2 * 49 * first
+    assert gone == list(range(1, 501))
+    while q.waiting:
+        q.apply()
+        assert q.values.fault(1501, 0) == "it would hold 2001 messages, where 2000 are allowed"
+    assert q.alive() == list(range(501, 1001))
 
 
 def test_a_large_message_counts_with_all_of_its_parts_and_leaves_as_any_other() -> None:

@@ -13,7 +13,7 @@ from broker.core.queues.discipline import Discipline, discipline_of
 from broker.core.queues.displacement import displacing_of
 from broker.core.queues.lane import LANE_SHIFT
 from broker.core.queues.residency import Residency
-from tests.broker.core.queues.files import append, sequences
+from tests.broker.core.queues.files import append, calls_of, sequences
 
 
 class Queue:
@@ -79,6 +79,27 @@ def test_a_burst_that_is_longer_than_the_ring_leaves_its_own_end() -> None:
     q.put(*[(0, 1)] * 1000)
     q.apply()
     assert q.alive() == [999, 1000]
+
+
+@pytest.mark.parametrize("ordered", [{}, {"qpid.priorities": 3}])
+def test_messages_that_come_one_by_one_cost_the_same_each_however_many_are_under_way(ordered: dict[str, Any]) -> None:
+    """Through an exchange they do, in one turn. Breaks when each one counts again all that were put since the last commit."""
+    q = Queue(qpid__policy_type="ring", qpid__max_count=500, **ordered)
+    q.put(*[(0, 1)] * 500)
+    q.apply()
+    gone: list[int] = []
+
+    def come(n: int) -> None:
+        for _ in range(n):
+            gone.extend(q.put((0, 1)))
+
+    first, rest = calls_of(lambda: come(10)), calls_of(lambda: come(490))
+    assert rest < 2 * 49 * first
+    assert gone == list(range(1, 501))
+    while q.waiting:
+        q.apply()
+        assert len(q.alive()) == 500
+    assert q.put((0, 1)) == [501]
 
 
 def test_a_ring_of_bytes_lets_as_many_go_as_it_must() -> None:
