@@ -31,6 +31,9 @@ class Agenda(Generic[K]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, key: K) -> bool:
+        return key in self._entries
+
     @property
     def next_s(self) -> float | None:
         """When the next key is due; None when there is none."""

@@ -69,12 +69,15 @@ class Schedule:
         due = deque(self._agenda.take(now_s))
         try:
             while due:
-                call = self._calls.pop(due.popleft(), None)  # an earlier call in this loop may have cancelled it
+                key = due.popleft()
+                if key in self._agenda:
+                    continue  # an earlier call in this loop has given it another time
+                call = self._calls.pop(key, None)  # or may have cancelled it
                 if call is not None:
                     call()
         finally:  # after an exception, which the reactor logs, the others are done in its next turn
             for key in due:
-                if key in self._calls:
+                if key in self._calls and key not in self._agenda:
                     self._agenda.put(key, now_s)
             self._arm()
             self._turn.flush()

@@ -85,4 +85,5 @@ def test_an_agenda_does_what_a_plain_dictionary_does(steps: list[tuple[str, int,
             for _, each in due:
                 del model[each]
         assert len(agenda) == len(model)
+        assert (key in agenda) is (key in model)
         assert agenda.next_s == min((found[0] for found in model.values()), default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -208,6 +209,50 @@ def test_what_one_entry_takes_away_is_not_done() -> None:
         schedule.after("c", 1.0, lambda: done.append("c"))
         b.pass_time(2)
         assert done == ["a", "c"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_one_entry_puts_off_is_done_at_its_new_time_and_not_with_the_others(fails: bool) -> None:
+    """Breaks when it is done at once, with the action for its new time, and then not at that time."""
+    with bench() as b:
+        schedule = Schedule(b.clock, Turn(b.clock))
+        done: list[tuple[str, float]] = []
+
+        def first() -> None:
+            schedule.after("b", 5.0, lambda: done.append(("b, put off", b.clock.seconds())))
+            if fails:
+                raise ArithmeticError("a defect")
+
+        began = b.clock.seconds()
+        schedule.after("a", 1.0, first)
+        schedule.after("b", 1.0, lambda: done.append(("b", b.clock.seconds())))
+        schedule.after("c", 1.0, lambda: done.append(("c", b.clock.seconds())))
+        with pytest.raises(ArithmeticError) if fails else nullcontext():
+            b.clock.advance(1)
+        b.clock.advance(0)
+        assert done == [("c", began + 1)]
+        b.clock.advance(5)
+        assert done == [("c", began + 1), ("b, put off", began + 6)]
+
+
+def test_an_entry_that_sets_its_own_next_time_is_done_then() -> None:
+    with bench() as b:
+        schedule = Schedule(b.clock, Turn(b.clock))
+        done: list[float] = []
+
+        def again() -> None:
+            done.append(b.clock.seconds() - began)
+            schedule.after("a", 0.0 if len(done) == 1 else 2.0, again)
+
+        began = b.clock.seconds()
+        schedule.after("a", 1.0, again)
+        b.clock.advance(1)
+        assert done == [1.0, 1.0]
+        b.clock.advance(1.5)
+        assert done == [1.0, 1.0]
+        b.clock.advance(0.5)
+        assert done == [1.0, 1.0, 3.0]
+        schedule.clear()
 
 
 def test_an_action_that_fails_ends_no_other_one() -> None:
