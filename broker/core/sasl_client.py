@@ -118,6 +118,7 @@ class ClientLayer:
         self._login = login
         self._nonce = nonce
         self._mechanism: _Saying | _Scram | None = None
+        self._by_password = False
         self._began = False
         self._held = b""
 
@@ -197,6 +198,7 @@ class ClientLayer:
 
     def _begin(self, offered: list[str]) -> None:
         name = self._picked(offered)
+        self._by_password = name in (*HASHES, sasl.PLAIN)
         self._mechanism = mechanism = self._made(name)
         self.output += sasl.frame(sasl.INIT, values.encode(values.Symbol(name)), values.encode(mechanism.first()))
 
@@ -214,7 +216,10 @@ class ClientLayer:
                 return name
         hint = ""
         if login.user is None and not login.mechanism:
-            hint = "; it wants to know who you are: give a user and a password"
+            hint = (
+                "; it wants to know who you are: give a user and a password (the user in the URL, as in ann@host, "
+                "and a file with the password: --password-file)"
+            )
         elif sasl.PLAIN in offered and not login.mechanism:
             hint = "; a password goes over a connection without encryption only with the mechanism PLAIN named"
         raise Refusal(sasl.UNAUTHORIZED, f"the broker offers {there}, and this client wants {' or '.join(wanted)}{hint}")
@@ -230,14 +235,25 @@ class ClientLayer:
         try:
             return _Scram(name, login, self._nonce)
         except ScramException:
-            raise Refusal(sasl.UNAUTHORIZED, f"{name} needs a user and a password in characters that SASL allows") from None
+            text = f"{name} needs a user and a password in characters that SASL allows"
+            raise Refusal(sasl.UNAUTHORIZED, self._with_hint(text)) from None
+
+    def _with_hint(self, text: str) -> str:
+        """The text, and what the login lacks for a mechanism that needs a password."""
+        login = self._login
+        if not self._by_password or (login.user and login.password):
+            return text
+        how = "write the password into a file, and name the file with --password-file"
+        if login.user:
+            return f"{text}: no password is given for the user {login.user!r}; {how}"
+        return f"{text}: no user is given; write the user into the URL, as in ann@host; {how}"
 
     def _end(self, mechanism: _Saying | _Scram, fields: list[object]) -> None:
         code = fields[0] if fields else None
         if code != sasl.OK:
             later = code == sasl.SYS_TEMP
             text = "the broker cannot look at logins now" if later else "the broker does not let this login in"
-            raise Refusal(sasl.UNAUTHORIZED, text)
+            raise Refusal(sasl.UNAUTHORIZED, text if later else self._with_hint(text))
         if not mechanism.satisfied:
             mechanism.step(_bytes(fields[1:]))  # what the server shows may come with the outcome
         if not mechanism.satisfied:

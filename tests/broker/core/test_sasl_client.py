@@ -22,6 +22,10 @@ ALL: sasl.Offer = {
     "PLAIN": lambda: Plain(REGISTER),
     "ANONYMOUS": sasl.Anonymous,
 }
+SASL_TEXTS = "a user and a password in characters that SASL allows"
+GIVE_IT = "write the password into a file, and name the file with --password-file"
+NO_USER = f"no user is given; write the user into the URL, as in ann@host; {GIVE_IT}"
+NO_PASSWORD = f"no password is given for the user 'ann'; {GIVE_IT}"
 BY = Login("ann", "secret")
 IN_THE_DARK = Login("ann", "secret", encrypted=True)
 
@@ -102,12 +106,17 @@ def test_a_wrong_login_is_said_to_be_one(mechanism: str, user: str, password: st
             Login(),
             only(SHA_256),
             "the broker offers SCRAM-SHA-256, and this client wants ANONYMOUS; "
-            "it wants to know who you are: give a user and a password",
+            "it wants to know who you are: give a user and a password (the user in the URL, as in ann@host, "
+            "and a file with the password: --password-file)",
         ),
         (IN_THE_DARK, {}, "the broker offers nothing, and this client wants SCRAM-SHA-512 or SCRAM-SHA-256 or PLAIN"),
         (Login("ann", "secret", "EXTERNAL"), only(SHA_256), "the broker offers SCRAM-SHA-256, and this client wants EXTERNAL"),
-        (Login("", "secret", SHA_256), ALL, "SCRAM-SHA-256 needs a user and a password in characters that SASL allows"),
-        (Login(None, "", SHA_256), ALL, "SCRAM-SHA-256 needs a user and a password in characters that SASL allows"),
+        (Login("", "secret", SHA_256), ALL, f"SCRAM-SHA-256 needs {SASL_TEXTS}: {NO_USER}"),
+        (Login(None, "", SHA_256), ALL, f"SCRAM-SHA-256 needs {SASL_TEXTS}: {NO_USER}"),
+        (Login("ann", "\0", SHA_256), ALL, f"SCRAM-SHA-256 needs {SASL_TEXTS}"),
+        (Login("ann"), ALL, f"the broker does not let this login in: {NO_PASSWORD}"),
+        (Login("ann", "", "PLAIN"), ALL, f"the broker does not let this login in: {NO_PASSWORD}"),
+        (Login(None, "", "PLAIN"), ALL, f"the broker does not let this login in: {NO_USER}"),
     ],
 )
 def test_what_does_not_go_together_is_said_before_anything_secret_is(login: Login, offer: sasl.Offer, said: str) -> None:
