@@ -27,6 +27,14 @@ from broker.core.users import HASHES
 MECHANISMS = (*HASHES, sasl.PLAIN, sasl.EXTERNAL, sasl.ANONYMOUS)
 """The mechanisms that can be configured."""
 NO_AMQP = "the broker does not speak AMQP 1.0 with a SASL layer"
+TLS_HERE = "this port is for TLS: write amqps: instead of amqp: in the URL"
+"""Said when the answer is one of TLS."""
+PERHAPS_TLS = "if this port is for TLS, write amqps: instead of amqp: in the URL"
+"""Said when the connection ends without an answer, as a port for TLS may end it."""
+PERHAPS_PLAIN = "if this port does not use TLS, write amqp: instead of amqps: in the URL"
+"""The same the other way round."""
+_TLS_RECORDS = (0x15, 0x16)
+"""The first byte of an alert and of a handshake's message (RFC 8446, 5.1)."""
 _SIZE_BYTES = 4
 _HEAD_BYTES = 8
 
@@ -158,7 +166,7 @@ class ClientLayer:
         if not self._began:
             found = held[:_HEAD_BYTES]
             if not sasl.HEADER.startswith(found):
-                raise Refusal(FRAMING_ERROR, NO_AMQP)
+                raise Refusal(FRAMING_ERROR, TLS_HERE if found[0] in _TLS_RECORDS else NO_AMQP)
             if len(found) < _HEAD_BYTES:
                 return False
             self._began, self._held = True, held[_HEAD_BYTES:]

@@ -338,13 +338,17 @@ def why_untrusted(number: int) -> str:
     return _WHY.get(number, f"error {number} of OpenSSL")
 
 
+_OTHERWISE = ": the other side does not use TLS here; amqps: is for a port with TLS, amqp: for a port without"
+"""What OpenSSL's "wrong version number" means: what has come is no record of TLS."""
+
+
 def what_failed(error: SSL.Error, untrusted: int) -> str:
     """The text for people about an error of OpenSSL; `untrusted`: its error number for the certificate, or 0."""
     if untrusted:
         return f"the other side's certificate is not trusted: {why_untrusted(untrusted)}"
     parts = error.args[0] if error.args and isinstance(error.args[0], list) else []
     words = "; ".join(part[-1] for part in parts if part[-1])
-    return f"TLS: {words or 'the connection broke off'}"
+    return f"TLS: {words or 'the connection broke off'}{_OTHERWISE if 'wrong version number' in words else ''}"
 
 
 # ---- files

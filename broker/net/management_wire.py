@@ -30,7 +30,7 @@ from broker.amqp.links import Link, Receiver, Sender
 from broker.amqp.scratch import Scratch
 from broker.core.links import ACCEPTED, REJECTED
 from broker.core.message import BadMessage
-from broker.core.sasl_client import Login
+from broker.core.sasl_client import PERHAPS_TLS, Login
 from broker.host import new_uuid
 from broker.net.logins import Logins
 from broker.net.output import TlsFailed, write_output
@@ -100,7 +100,7 @@ class Wire(Protocol):
         self.reply_to = ""
         self._logins = Logins(reactor)
         self._pumping = False
-        self._begun = self._ended = False
+        self._begun = self._heard = self._ended = False
         self._n_data = 0
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = reactor
@@ -131,6 +131,7 @@ class Wire(Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes from the broker."""
+        self._heard = True
         if not self._ended:
             self.engine.push(data)
             self.pump()
@@ -152,7 +153,9 @@ class Wire(Protocol):
             return str(reason.value)
         done = isinstance(reason.value, ConnectionDone)
         how = "closed the connection" if done else f"connection lost ({reason.getErrorMessage()})"
-        if not self.opened.called and not self._admin:
+        if not self._heard and not self._login.encrypted:
+            how += f"; {PERHAPS_TLS}"
+        elif not self.opened.called and not self._admin:
             how += "; a backup does this to clients: name all the brokers, or use --ha-admin"
         return how
 

@@ -32,6 +32,7 @@ from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 
 from broker.amqp.engine import Engine
+from broker.core.sasl_client import PERHAPS_PLAIN
 from broker.net.credentials import Credentials, objection_to_server, what_failed
 from broker.net.output import READ_BYTES, REST_BYTES, TlsFailed, Writing, is_idle, wait_with_more
 from broker.net.sharing import Share
@@ -63,6 +64,8 @@ class TlsSocket(Writing, TwistedProtocol):
     ) -> None:
         self.untrusted = 0
         """Why the peer's certificate was not taken: OpenSSL's number, or 0."""
+        self.heard = False
+        """Whether anything has come from the peer."""
         self._tls: SSL.Connection | None = tls
         self._clock = clock
         self._owner = owner
@@ -89,6 +92,7 @@ class TlsSocket(Writing, TwistedProtocol):
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes have arrived."""
+        self.heard = True
         tls = self._tls
         if tls is None or self._over:
             return
@@ -373,7 +377,8 @@ class _Server:
 
     def failed(self, socket: TlsSocket, reason: str) -> None:
         """See TlsOwner."""
-        self._above.connectionLost(Failure(TlsFailed(reason)))
+        why = reason if socket.heard else f"{reason}; {PERHAPS_PLAIN}"
+        self._above.connectionLost(Failure(TlsFailed(why)))
 
 
 def _waiting(tls: SSL.Connection, at_most: int) -> bytes:

@@ -28,7 +28,7 @@ from proton import Condition, TransportException, Url
 from proton._handlers import IOHandler
 from proton._selectable import Selectable
 
-from broker.core.sasl_client import ClientLayer, Login
+from broker.core.sasl_client import PERHAPS_PLAIN, PERHAPS_TLS, ClientLayer, Login
 from broker.tls_files import TlsFiles
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Channel(Selectable):
         self._gate = gate
         self._wish = False
         self._output = bytearray()
-        self._connected = self._entered = False
+        self._connected = self._heard = self._entered = False
         self._found = list(found)
         self._layer = layer
         self._cipher = cipher
@@ -188,8 +188,10 @@ class Channel(Selectable):
             self._broken(error.strerror or str(error))
             return
         if not data:
-            self._broken("the broker has closed the connection")
+            hint = PERHAPS_TLS if self._cipher is None else PERHAPS_PLAIN
+            self._broken(f"the broker has closed the connection{'' if self._heard else f'; {hint}'}")
             return
+        self._heard = True
         self._take(data)
 
     def writable(self) -> None:

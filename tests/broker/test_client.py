@@ -273,6 +273,29 @@ async def test_a_peer_that_does_not_speak_amqp_is_told_apart() -> None:
     await port.stopListening()
 
 
+@pytest.mark.parametrize(
+    "said, why",
+    [
+        (b"", "closed the connection; if this port is for TLS, write amqps: instead of amqp: in the URL"),
+        (b"\x15\x03\x03\0\x02\x02\x46", "this port is for TLS: write amqps: instead of amqp: in the URL"),
+    ],
+)
+@pytest.mark.parametrize("admin", [True, False])
+@pytest_twisted.ensureDeferred
+async def test_a_port_for_tls_is_told_of(said: bytes, why: str, admin: bool) -> None:
+    """Breaks when the user of a wrong scheme looks for a backup, or for nothing at all."""
+
+    class ForTls(Protocol):
+        def dataReceived(self, data: bytes) -> None:
+            self.transport.write(said)  # type: ignore[union-attr]
+            self.transport.loseConnection()  # type: ignore[union-attr]
+
+    port = reactor.listenTCP(0, Factory.forProtocol(ForTls), interface="127.0.0.1")
+    with pytest.raises(ConnectError, match=why):
+        await connect(nobody(port.getHost().port), admin=admin)
+    await port.stopListening()
+
+
 @pytest_twisted.ensureDeferred
 async def test_a_cancelled_connect_drops_its_connection(peers: Any) -> None:
     peer = peers()

@@ -88,6 +88,28 @@ async def test_a_server_that_speaks_in_the_clear_is_told_of(tmp_path: Path) -> N
             await connect(plain, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "said, why",
+    [
+        (b"", "closed during the TLS handshake; if this port does not use TLS, write amqp: instead of amqps: in the URL"),
+        (b"AMQP\0\1\0\0", "the other side does not use TLS here; amqps: is for a port with TLS, amqp: for a port without"),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_a_port_without_tls_is_told_of(said: bytes, why: str, tmp_path: Path) -> None:
+    class Plain(Protocol):
+        def dataReceived(self, data: bytes) -> None:
+            self.transport.write(said)  # type: ignore[union-attr]
+            self.transport.loseConnection()  # type: ignore[union-attr]
+
+    port = reactor.listenTCP(0, Factory.forProtocol(Plain), interface="127.0.0.1")
+    number = port.getHost().port
+    plain = SimpleNamespace(name=f"127.0.0.1:{number}", host="127.0.0.1", port=number, transport="ssl")
+    with pytest.raises(ConnectError, match=why):
+        await connect(plain, tmp_path)
+    await port.stopListening()
+
+
 @pytest_twisted.ensureDeferred
 async def test_a_server_that_never_shakes_hands_is_given_up(tmp_path: Path) -> None:
     """Breaks when the time to connect begins anew with TLS, or a socket is left behind."""

@@ -231,6 +231,8 @@ MECHS = sasl.frame(sasl.MECHANISMS, values.symbols(["ANONYMOUS"]))
     [
         (HEADER, "the broker does not speak AMQP 1.0 with a SASL layer"),
         (b"HTTP/1.1", "the broker does not speak AMQP 1.0 with a SASL layer"),
+        (b"\x15\x03\x03\0\x02\x02\x46", "this port is for TLS: write amqps: instead of amqp: in the URL"),
+        (b"\x16\x03\x01", "this port is for TLS: write amqps: instead of amqp: in the URL"),
         (sasl.HEADER + OPEN, "the broker sent a frame that is not a SASL frame"),
         (sasl.HEADER + b"\xff" * 8, "the broker sent a frame that is not a SASL frame"),
         (sasl.HEADER + b"\x00\x00\x00\x08\x02\x01\x00\x00", "a frame cannot be decoded: it begins with no performative"),

@@ -14,7 +14,7 @@ from proton.reactor import Container
 
 from broker.core import sasl, values
 from broker.core.door import HEADER
-from broker.core.sasl_client import NO_AMQP, Login
+from broker.core.sasl_client import NO_AMQP, PERHAPS_TLS, TLS_HERE, Login
 from broker.tls_files import NO_TLS
 from cli.verify import channel
 from cli.verify.channel import REFUSED, Gate
@@ -93,11 +93,14 @@ def test_whoever_does_not_let_a_client_in_is_given_up(monkeypatch: pytest.Monkey
         (b"", "not let in after 0.3 s"),
         (OFFER, "not let in after 0.3 s"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", NO_AMQP),
+        (b"\x15\x03\x03\0\x02\x02\x46", TLS_HERE),
         (OFFER + DENIAL, "the broker does not let this login in"),
     ):
         with peer(lambda client, said=said: client.sendall(said)) as address:  # type: ignore[misc]
             assert comes_in(address) == (False, why)
     with peer(lambda client: client.shutdown(socket.SHUT_WR)) as address:
+        assert comes_in(address) == (False, f"the broker has closed the connection; {PERHAPS_TLS}")
+    with peer(lambda client: client.sendall(OFFER) or client.shutdown(socket.SHUT_WR)) as address:  # type: ignore[func-returns-value]
         assert comes_in(address) == (False, "the broker has closed the connection")
     assert comes_in("127.0.0.1:1") == (False, REFUSED)
 
