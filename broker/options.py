@@ -28,7 +28,7 @@ MAX_FILE_BYTES = 1024 * 1024
 MAX_PASSWORD_BYTES = 4096
 
 _COMMENT = re.compile(r"(^|\s)#.*")
-_SIZE = re.compile(r"([0-9]+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]+)\s*(?:([kmgt])(?:i?b?)|b)?", re.IGNORECASE)
 _UNIT = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
@@ -289,14 +289,15 @@ def number(at_least: int, at_most: int) -> Callable[[str], int]:
 
 
 def size(at_least: int, at_most: int) -> Callable[[str], int]:
-    """A number of bytes, with k, M, G or T for powers of 1024."""
+    """A number of bytes; k, M, G or T behind it, also with B, i or iB, stand for powers of 1024."""
 
     def parse(value: str) -> int:
         parts = _SIZE.fullmatch(value.strip())
-        nbytes = int(parts[1]) * _UNIT[parts[2].lower()] if parts and len(parts[1]) <= 18 else -1
+        nbytes = int(parts[1]) * _UNIT[(parts[2] or "").lower()] if parts and len(parts[1]) <= 18 else -1
         if not at_least <= nbytes <= at_most:
             raise ValueError(
-                f"{value!r} is not a size from {show(at_least)} to {show(at_most)} (bytes; k, M, G for powers of 1024)"
+                f"{value!r} is not a size from {show(at_least)} to {show(at_most)}: write a whole number of bytes, or one with "
+                "k, M, G or T behind it for powers of 1024, as in 512M"
             )
         return nbytes
 

@@ -1,4 +1,4 @@
-"""Ranges of numbers on command lines."""
+"""Ranges of numbers, and sizes, on command lines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from math import isfinite
 from typing import Any
 
 import click
+
+from broker.options import size
 
 
 class FloatRange(click.FloatRange):
@@ -17,3 +19,17 @@ class FloatRange(click.FloatRange):
         if not isfinite(found):
             self.fail(f"{value!r} is not a number.", param, ctx)
         return found
+
+
+class Bytes(click.ParamType):
+    """A number of bytes, read as those of a daemon's options (`broker.options.size`), up to the largest that AMQP can carry."""
+
+    name = "bytes"
+    _read = staticmethod(size(0, (1 << 63) - 1))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Click's."""
+        try:
+            return self._read(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)

@@ -21,6 +21,7 @@ from broker.core.acl.lookups import LIMITED, LOOKUPS
 from broker.core.acl.rules import Acl, Decision
 from cli import endings, options
 from cli.output import Column, show_json, show_table, text, warn
+from cli.ranges import Bytes
 
 NAME = "qpid-config"
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
@@ -69,7 +70,7 @@ def _argument(value: str) -> tuple[str, Any]:
 
 def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options, in groups for the reader."""
-    size, once = {"metavar": "BYTES", "type": click.IntRange(0)}, {"metavar": "N", "type": click.IntRange(0)}
+    size, once = {"metavar": "BYTES", "type": Bytes()}, {"metavar": "N", "type": click.IntRange(0)}
     table: Sequence[tuple[tuple[str, ...], dict[str, Any]]] = (
         (("-r", "--recursive"), {"is_flag": True, "help": "Also show the bindings."}),
         (

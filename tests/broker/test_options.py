@@ -206,15 +206,25 @@ def test_the_text_of_a_secret_is_in_no_error(config: Path) -> None:
 
 @pytest.mark.parametrize(
     "text, nbytes",
-    [("1", 1), ("64k", 65_536), ("64K", 65_536), ("1M", 1 << 20), ("2 GiB", 2 << 30), ("10MB", 10 << 20), ("1t", 1 << 40)],
+    [
+        ("1", 1),
+        ("64k", 65_536),
+        ("64K", 65_536),
+        ("1M", 1 << 20),
+        ("2 GiB", 2 << 30),
+        ("10MB", 10 << 20),
+        ("3Gi", 3 << 30),
+        ("7 B", 7),
+        ("1t", 1 << 40),
+    ],
 )
 def test_sizes_take_units_of_1024(text: str, nbytes: int) -> None:
     assert options.size(1, 1 << 40)(text) == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "k", "-1", "1.5M", "1x", "0", "2T", "1 k x", "9" * 40])
+@pytest.mark.parametrize("text", ["", "k", "-1", "1.5M", "1x", "0", "2T", "1 k x", "1ib", "9" * 40])
 def test_what_is_no_size_or_out_of_range_is_refused_with_the_range(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not a size from 1 to 1024G \(bytes; k, M, G for powers of 1024\)"):
+    with pytest.raises(ValueError, match="is not a size from 1 to 1024G: write a whole number of bytes, or one with k, M"):
         options.size(1, 1 << 40)(text)
 
 

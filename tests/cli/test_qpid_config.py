@@ -51,6 +51,19 @@ def asked(peers: Any, tmp_path: Path) -> Any:
     return ask
 
 
+@pytest.mark.parametrize("option, argument", [("--max-queue-size", "qpid.max_size"), ("--flow-stop-size", "qpid.flow_stop_size")])
+@pytest.mark.parametrize("given, nbytes", [("10G", 10 << 30), ("512MiB", 512 << 20), ("1 GB", 1 << 30), ("1000", 1000)])
+def test_a_size_may_have_a_unit(asked: Any, option: str, argument: str, given: str, nbytes: int) -> None:
+    assert asked("add", "queue", "new", option, given)[2]["arguments"] == {argument: nbytes}
+
+
+@pytest.mark.parametrize("given", ["10X", "1.5G", "-1", "9" * 19, ""])
+def test_what_is_no_size_is_refused_with_the_forms_that_are_allowed(given: str) -> None:
+    ran = run("qpid-config", "add", "queue", "new", "--max-queue-size", given)
+    assert ran.status == 2
+    assert f"{given!r} is not a size from 0 to 9223372036854775807: write a whole number of bytes, or one with k, M" in ran.err
+
+
 def test_without_words_there_is_an_overview(broker: Any) -> None:
     assert run("qpid-config", "-b", broker.name).out.splitlines() == [
         "Total Exchanges: 3",
