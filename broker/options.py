@@ -203,7 +203,7 @@ def _from_file(path: Path, options: Iterable[Option], foreign: Foreign) -> Itera
             foreign.note(f"{path}:{number}: {key} has no effect: {foreign.without_effect[key]}")
             continue
         if option is None:
-            way_out = f": {foreign.instead[key]}" if key in foreign.instead else _nearest(key, by_name)
+            way_out = f": {foreign.instead[key]}" if key in foreign.instead else nearest(key, by_name)
             raise SettingsError(f"{path}:{number}: there is no option {key!r}{way_out}")
         if option.name in line_of:
             raise SettingsError(f"{path}:{number}: {key} was given in line {line_of[option.name]} already: keep one of them")
@@ -228,7 +228,8 @@ def _lines(path: Path) -> list[str]:
         raise SettingsError(f"{path}:{number}: not UTF-8 text: is it a configuration file?") from None
 
 
-def _nearest(key: str, known: Iterable[str]) -> str:
+def nearest(key: str, known: Iterable[str]) -> str:
+    """`; did you mean 'X'?` for the known word that is most like this one; "" if none is like it."""
     near = get_close_matches(key.replace("_", "-").lower(), list(known), n=1, cutoff=0.75)
     return f"; did you mean {near[0]!r}?" if near else ""
 

@@ -19,6 +19,7 @@ import click
 from broker.core.acl import grammar
 from broker.core.acl.lookups import LIMITED, LOOKUPS
 from broker.core.acl.rules import Acl, Decision
+from broker.options import nearest
 from cli import endings, options
 from cli.output import Column, show_json, show_table, text, warn
 from cli.ranges import Bytes
@@ -185,7 +186,10 @@ def _meant(words: tuple[str, ...]) -> tuple[Callable[[Task], Coroutine[Any, Any,
             return (exchanges if type == "exchanges" else queues), tuple(rest)
         case "add", "exchange", type, name:
             if type not in EXCHANGE_TYPES:
-                raise click.UsageError(f"{type!r} is not a type of exchange; the types are: {', '.join(EXCHANGE_TYPES)}")
+                raise click.UsageError(
+                    f"{type!r} is not a type of exchange; the types are: {', '.join(EXCHANGE_TYPES)}"
+                    f"{nearest(type, EXCHANGE_TYPES)}"
+                )
             return add_exchange, (type, name)
         case "add", "queue", name:
             return add_queue, (name,)
@@ -204,15 +208,23 @@ def _meant(words: tuple[str, ...]) -> tuple[Callable[[Task], Coroutine[Any, Any,
             return {"add": add_policy, "update": update_policy, "del": del_policy}[verb], (type, pattern)
         case "list", type:
             if type not in (*_TYPES, *_POLICIES):
-                raise click.UsageError(f"there is no type {type!r}; there are: {', '.join((*_TYPES, *_POLICIES))}")
+                known = (*_TYPES, *_POLICIES)
+                raise click.UsageError(f"there is no type {type!r}; there are: {', '.join(known)}{nearest(type, known)}")
             return listing, (type,)
         case (("add" | "del" | "update" as verb), type, _) if type not in ("exchange", "queue"):
             raise click.UsageError(
                 f"cannot {verb} anything of type {type!r}; queues, exchanges, QueuePolicy and TopicPolicy can be made, changed "
-                "and deleted"
+                f"and deleted{nearest(type, ('queue', 'exchange', *_POLICIES))}"
             )
         case _:
-            raise click.UsageError(f"{' '.join(words)!r} is not a command, or has too many or too few words")
+            raise click.UsageError(_not_meant(words))
+
+
+def _not_meant(words: tuple[str, ...]) -> str:
+    """What is wrong with words that are no command."""
+    if words[0] in _USAGE:
+        return f"{' '.join(words)!r} has too many or too few words; write: {_USAGE[words[0]]}"
+    return f"there is no command {words[0]!r}; there are: {', '.join(_USAGE)}{nearest(words[0], _USAGE)}"
 
 
 # ---- an ACL file
@@ -485,6 +497,26 @@ _VERBS: dict[str, tuple[Callable[[Task], Coroutine[Any, Any, Any]], int, int]] =
     "reload-acl": (reload_acl, 0, 0),
 }
 """First word -> its function, and the minimum and maximum number of its arguments."""
+
+_ANY_OF = "queue NAME, exchange NAME, QueuePolicy PATTERN or TopicPolicy PATTERN"
+_USAGE = {
+    "exchanges": "exchanges [FILTER]",
+    "queues": "queues [FILTER]",
+    "add": "add queue NAME, exchange TYPE NAME, QueuePolicy PATTERN or TopicPolicy PATTERN",
+    "update": f"update {_ANY_OF}",
+    "del": f"del {_ANY_OF}",
+    "bind": "bind EXCHANGE QUEUE [KEY]",
+    "unbind": "unbind EXCHANGE QUEUE [KEY]",
+    "purge": "purge QUEUE",
+    "move": "move QUEUE TO",
+    "reroute": "reroute QUEUE [EXCHANGE]",
+    "list": "list TYPE",
+    "log": "log [LEVEL+]",
+    "shutdown": "shutdown",
+    "reload-acl": "reload-acl",
+    "acl-check": "acl-check FILE [USER ACTION OBJECT [PROPERTY=VALUE]...]",
+}
+"""First word -> what follows it."""
 
 
 # ---- printing

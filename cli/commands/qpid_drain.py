@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from broker.options import nearest
 from cli import endings, options
 from cli.drain.drain import Drain, Result
 from cli.drain.sides import Clock, OutOfTime, Side
@@ -156,7 +157,7 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
 def _must_make_sense(words: tuple[str, ...], source: str | None, store: Path | None, *, deletes: bool) -> None:
     """UsageError if the options do not say what to drain."""
     if words not in ((), ("status",)):
-        raise click.UsageError(f"{' '.join(words)!r} is not a command; there is: status")
+        raise click.UsageError(f"{' '.join(words)!r} is not a command; there is: status{nearest(' '.join(words), ['status'])}")
     if (source is None) == (store is None) or (words and store is not None):
         raise click.UsageError("give --from URL, or --store DIR and no command to name the source of the drain")
     if deletes and store is None:

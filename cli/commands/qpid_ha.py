@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from broker.core import urls
+from broker.options import nearest
 from cli import endings, options
 from cli.commands import ha_members, ha_operations, ha_settings, ha_sites, ha_stores
 from cli.commands.ha_cluster import NAME, ask, command, ha_command, hand_over, has_stopped, view_of, views_of
@@ -273,7 +274,8 @@ def help_(context: click.Context, name: str | None) -> None:
         return
     found = command.commands.get(name)
     if found is None:
-        raise click.UsageError(f"there is no command {name!r}; there are: {', '.join(command.commands)}")
+        there_are = f"there are: {', '.join(command.commands)}{nearest(name, command.commands)}"
+        raise click.UsageError(f"there is no command {name!r}; {there_are}")
     click.echo(click.Context(found, info_name=name, parent=parent).get_help())
 
 

@@ -18,6 +18,7 @@ import click
 from broker.client import ClientError, ManagementClient, ManagementError
 from broker.core import urls
 from broker.core.sasl_client import MECHANISMS
+from broker.options import nearest
 from cli import endings, options
 from cli.output import show_json
 
@@ -147,7 +148,29 @@ def _meant(words: tuple[str, ...], *, ssl: bool) -> Task:
         case "route", "map", *rest if len(rest) <= 1:
             return Task("".join(rest) or LOCAL, _map, {}, _show_map)
         case _:
-            raise click.UsageError(f"{' '.join(words)!r} is not a command, or has too many or too few words")
+            raise click.UsageError(_not_meant(words))
+
+
+_USAGE = {
+    "route add": "DEST SRC EXCHANGE KEY [TAG] [EXCLUDE,...] [MECHANISM]",
+    "route del": "DEST SRC EXCHANGE KEY",
+    "queue add": "DEST SRC EXCHANGE QUEUE [MECHANISM]",
+    "queue del": "DEST SRC EXCHANGE QUEUE",
+    "route list": "[DEST]",
+    "route flush": "[DEST]",
+    "route map": "[BROKER]",
+    "link list": "[DEST]",
+    "link del": "DEST SRC",
+}
+"""The first two words -> what follows them."""
+
+
+def _not_meant(words: tuple[str, ...]) -> str:
+    """What is wrong with words that are no command."""
+    name = " ".join(words[:2])
+    if name in _USAGE:
+        return f"{' '.join(words)!r} has too many or too few words; write: {name} {_USAGE[name]}"
+    return f"there is no command {name!r}; there are: {', '.join(_USAGE)}{nearest(name, _USAGE)}"
 
 
 def _mechanism(name: str = "") -> str:

@@ -44,7 +44,11 @@ class _Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """The command of that name."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            click.echo(f"qpid-lag: there is no command {args[0]!r}: choose one of {', '.join(self.list_commands(ctx))}", err=True)
+            from broker.options import nearest  # only for an error: these imports take time
+
+            names = self.list_commands(ctx)
+            hint = nearest(args[0], names)
+            click.echo(f"qpid-lag: there is no command {args[0]!r}: choose one of {', '.join(names)}{hint}", err=True)
             raise SystemExit(2)
         return super().resolve_command(ctx, args)
 

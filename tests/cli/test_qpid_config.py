@@ -228,6 +228,24 @@ def test_wrong_usage_ends_with_2_before_any_broker_is_asked(words: list[str]) ->
     assert (ran.status, ran.out) == (2, "")
 
 
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["lsit", "queue"], "there is no command 'lsit'; there are: exchanges, queues, add, "),
+        (["lsit", "queue"], "; did you mean 'list'?"),
+        (["queus"], "; did you mean 'queues'?"),
+        (["list", "qeue"], "; did you mean 'queue'?"),
+        (["add", "qeue", "q"], "; did you mean 'queue'?"),
+        (["add", "exchange", "dirct", "e"], "; did you mean 'direct'?"),
+        (["add", "queue"], "'add queue' has too many or too few words; write: add queue NAME, exchange TYPE NAME,"),
+        (["bind", "e"], "'bind e' has too many or too few words; write: bind EXCHANGE QUEUE [KEY]"),
+    ],
+)
+def test_wrong_words_are_told_with_what_was_perhaps_meant(words: list[str], said: str) -> None:
+    ran = run("qpid-config", *words, "-b", "127.0.0.1:1")
+    assert (ran.status, ran.out, said in ran.err) == (2, "", True), ran.err
+
+
 # ---- an ACL file
 
 

@@ -570,6 +570,8 @@ def test_help_lists_the_commands_and_help_all_their_options() -> None:
     assert "--candidate" in run("qpid-ha", "help", "switchover").out
     assert "--candidate" in run("qpid-ha", "help-all").out
     assert run("qpid-ha", "help", "dance").status == 2
+    assert "there is no command 'switchovr'; there are: " in (said := run("qpid-ha", "help", "switchovr").err)
+    assert "; did you mean 'switchover'?" in said
 
 
 @pytest.mark.parametrize(

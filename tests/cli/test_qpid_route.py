@@ -17,7 +17,10 @@ from tests.system.harness import free_ports
     [
         (["dynamic", "add", "a:1", "b:1", "x"], "dynamic routes, which follow bindings, are not supported"),
         (["link", "add", "a:1", "b:1"], "links exist only for routes"),
-        (["route", "add", "a:1", "b:1", "x"], "is not a command, or has too many or too few words"),
+        (["route", "add", "a:1", "b:1", "x"], "has too many or too few words; write: route add DEST SRC EXCHANGE KEY [TAG]"),
+        (["route", "ad", "a:1"], "there is no command 'route ad'; there are: route add, "),
+        (["rout", "add"], "; did you mean 'route add'?"),
+        (["lst"], "there is no command 'lst'; there are: route add, "),
         (["route", "add", "a:1", "b:1", "x", "k", "-s"], "a route fetches messages"),
         (["queue", "add", "a:1", "b:1", "x", "q", "--ack", "5"], "--ack has no meaning here"),
         (["queue", "add", "a:1", "b:1", "x", "q", "--credit", "5"], "--credit has no meaning here"),

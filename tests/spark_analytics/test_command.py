@@ -43,6 +43,7 @@ def test_a_command_that_there_is_not_and_the_version_are_a_line(monkeypatch: pyt
     unknown = run("sumarise", "--input", "x")
     assert (unknown.exit_code, unknown.stderr.count("\n")) == (2, 1)
     assert "there is no command 'sumarise': choose one of dashboard, demo-data, prepare, stream, summarise" in unknown.stderr
+    assert unknown.stderr.endswith("; did you mean 'summarise'?\n")
     assert run("--version").stdout.startswith("qpid-lag ")
     monkeypatch.setattr("spark_analytics.archive.make", _interrupted)
     prepare = run("prepare")
