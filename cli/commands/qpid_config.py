@@ -46,6 +46,9 @@ _ARGUMENTS = {
 }
 """The argument for each option, with qpidd's name. A broker that does not know an argument refuses it by this name."""
 
+_CHANGES = (*_ARGUMENTS, "arguments", "replicate", "durable", "alternate_exchange", "made_only")
+"""The options that change something at an update, or that the broker refuses to change."""
+
 Ask = Callable[..., Coroutine[Any, Any, dict[str, Any]]]
 Items = Callable[..., Coroutine[Any, Any, list[dict[str, Any]]]]
 
@@ -156,6 +159,7 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     target = options.target(given, admin=ha_admin)
     given["arguments"] = dict(map(_argument, given["arguments"]))
     work, rest = _meant(words)
+    _must_change(work, rest, given)
 
     async def run(reactor: Any) -> Any:
         client = await target.connect(reactor)
@@ -225,6 +229,21 @@ def _not_meant(words: tuple[str, ...]) -> str:
     if words[0] in _USAGE:
         return f"{' '.join(words)!r} has too many or too few words; write: {_USAGE[words[0]]}"
     return f"there is no command {words[0]!r}; there are: {', '.join(_USAGE)}{nearest(words[0], _USAGE)}"
+
+
+def _is_given(value: Any) -> bool:
+    """Whether an option is on the command line. 0 is: it takes a limit away."""
+    return value is not None and value is not False and value != {}
+
+
+def _must_change(work: Callable[..., Any], words: tuple[str, ...], given: dict[str, Any]) -> None:
+    """UsageError if an update would change nothing."""
+    if work not in (update, update_policy) or any(_is_given(given[option]) for option in _CHANGES):
+        return
+    flags = ("--alternate-exchange",)
+    if words[0] != "exchange":
+        flags += ("--argument", *(f"--{option.replace('_', '-')}" for option in _ARGUMENTS))
+    raise click.UsageError(f"there is nothing to change: give what is to be changed, with one or more of {', '.join(flags)}")
 
 
 # ---- an ACL file
@@ -318,7 +337,7 @@ def _definition(task: Task) -> dict[str, Any]:
     options = task.options
     arguments: dict[str, Any] = dict(options["arguments"])
     for option, (argument, type) in _ARGUMENTS.items():
-        if options[option] not in (None, False):
+        if _is_given(options[option]):
             arguments[argument] = type(options[option])
     body: dict[str, Any] = {"durable": options["durable"], "arguments": arguments}
     if options["replicate"] is not None:

@@ -239,11 +239,29 @@ def test_wrong_usage_ends_with_2_before_any_broker_is_asked(words: list[str]) ->
         (["add", "exchange", "dirct", "e"], "; did you mean 'direct'?"),
         (["add", "queue"], "'add queue' has too many or too few words; write: add queue NAME, exchange TYPE NAME,"),
         (["bind", "e"], "'bind e' has too many or too few words; write: bind EXCHANGE QUEUE [KEY]"),
+        (["update", "queue", "q"], "there is nothing to change: give what is to be changed, with one or more of --alternate"),
+        (["update", "QueuePolicy", "q"], "there is nothing to change: give what is to be changed, with one or more of --alt"),
+        (["update", "exchange", "e"], "with one or more of --alternate-exchange (see"),
     ],
 )
 def test_wrong_words_are_told_with_what_was_perhaps_meant(words: list[str], said: str) -> None:
     ran = run("qpid-config", *words, "-b", "127.0.0.1:1")
     assert (ran.status, ran.out, said in ran.err) == (2, "", True), ran.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--max-queue-size", "0"], ["--shared-groups"], ["--argument", "a=0"], ["--durable"], ["--alternate-exchange", ""]],
+)
+def test_an_update_with_one_option_goes_to_the_broker(asked: Any, options: list[str]) -> None:
+    assert asked("update", "queue", "jobs", *options)[:2] == ("UPDATE queue", "jobs")
+
+
+@pytest.mark.parametrize("words", ["add queue new", "update queue jobs"])
+def test_a_limit_of_0_is_passed_on(asked: Any, words: str) -> None:
+    """Breaks when 0, which takes a limit away, counts as no option."""
+    body = asked(*words.split(), "--max-queue-size", "0", "--flow-stop-count", "0")[2]
+    assert body["arguments"] == {"qpid.max_size": 0, "qpid.flow_stop_count": 0}
 
 
 # ---- an ACL file
