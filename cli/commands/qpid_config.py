@@ -19,6 +19,7 @@ import click
 from broker.core.acl import grammar
 from broker.core.acl.lookups import LIMITED, LOOKUPS
 from broker.core.acl.rules import Acl, Decision
+from broker.core.sasl import NOBODY
 from broker.options import nearest
 from cli import endings, options
 from cli.output import Column, show_json, show_table, text, warn
@@ -268,6 +269,8 @@ def check_acl(words: Sequence[str], form: str) -> None:
         show_json(found) if form == "json" else click.echo(f"{found['rules']} rules; an action without a matching rule is {mode}")
         return
     decision = _decided(acl, *question)
+    if "@" not in (user := question[0]) and user != NOBODY:
+        warn(f"{user!r} has no realm: a user who has logged in is called NAME@REALM, as in {user}@QPID")
     why = f"{file}:{decision.line}" if decision.line else "no rule decides, and this is the default"
     if form == "json":
         show_json({"allowed": decision.allowed, "logged": decision.logged, "line": decision.line or None})

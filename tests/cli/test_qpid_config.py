@@ -305,6 +305,14 @@ def test_acl_check_answers_as_a_broker_would_with_the_line_of_the_rule(acl: str,
     assert (ran.status, ran.out) == (status, said.format(file=acl) + "\n")
 
 
+def test_acl_check_tells_of_a_user_without_a_realm(acl: str) -> None:
+    """Breaks when a rule of bob@QPID is tried with bob, who is somebody else."""
+    ran = run("qpid-config", "acl-check", acl, "bob", "create", "queue", "name=secrets")
+    assert ran.err == "warning: 'bob' has no realm: a user who has logged in is called NAME@REALM, as in bob@QPID\n"
+    for user in ("bob@QPID", "anonymous"):
+        assert run("qpid-config", "acl-check", acl, user, "create", "queue", "name=secrets").err == ""
+
+
 def test_acl_check_for_a_program(acl: str) -> None:
     ran = run("qpid-config", "--format", "json", "acl-check", acl, "ann", "access", "method", "name=promote")
     assert (ran.status, json.loads(ran.out)) == (0, {"allowed": True, "logged": True, "line": 5})
