@@ -35,6 +35,8 @@ NO_REPLICATION = (
     "another cluster's queue, use qpid-route queue add"
 )
 """Why the old tools' option to copy a queue from a broker is refused."""
+NO_ACL = "no ACL file is in force: every user may do everything (qpidd --acl-file FILE)"
+"""What it means when a broker has no rules."""
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 CONNECTION = (

@@ -130,6 +130,11 @@ def show_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, default=str))
 
 
+def note(text: str) -> None:
+    """Print one line on stderr, so that no reader of the output takes it for a part of that."""
+    click.echo(text, err=True)
+
+
 def warn(text: str) -> None:
     """Print one line on stderr about an action that was done, but is perhaps not what the user meant."""
     click.echo(f"warning: {text}", err=True)

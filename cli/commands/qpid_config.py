@@ -22,7 +22,7 @@ from broker.core.acl.rules import Acl, Decision
 from broker.core.sasl import NOBODY
 from broker.options import nearest
 from cli import endings, options
-from cli.output import Column, show_json, show_table, text, warn
+from cli.output import Column, note, show_json, show_table, text, warn
 from cli.ranges import Bytes
 
 NAME = "qpid-config"
@@ -507,6 +507,13 @@ async def listing(task: Task) -> list[dict[str, Any]]:
     """All objects of a type, with all properties or the requested ones."""
     items = await task.items(task.words[0])
     wanted = task.options["properties"]
+    known = list(dict.fromkeys(field for item in items for field in item))
+    if not items:
+        note(_NOTHING[task.words[0]])
+    for field in wanted if items else ():
+        if field not in known:
+            hint = nearest(field, known) or f"; there are: {', '.join(known)}"
+            warn(f"no {task.words[0]} has a property {field!r}{hint}")
     return [{field: value for field, value in item.items() if not wanted or field in wanted} for item in items]
 
 
@@ -618,6 +625,15 @@ def _show_acl(item: dict[str, Any], options: dict[str, Any]) -> None:
     click.echo(f"{item['rules']} rules of {item['file']} are in force, the rest is {rest}; checksum {item['checksum']}")
     if item["unused"]:
         warn(f"{item['unused']} of them are never used: qpid-config acl-check {item['file']} names them")
+
+
+_NOTHING = {type: f"there is no {type}" for type in _TYPES} | {
+    "acl": options.NO_ACL,
+    "history": "no broker of this cluster has been the primary yet, or the broker is in no cluster",
+    "QueuePolicy": "there is no policy for queues",
+    "TopicPolicy": "there is no policy for topics",
+}
+"""What an empty list of a type means."""
 
 
 def _show_listing(items: list[dict[str, Any]], options: dict[str, Any]) -> None:

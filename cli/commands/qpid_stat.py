@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from cli import endings, options
-from cli.output import Column, count, counting, duration, flag, show_json, show_table, text
+from cli.output import Column, count, counting, duration, flag, note, show_json, show_table, text
 
 NAME = "qpid-stat"
 
@@ -195,6 +195,8 @@ def command(
         _show_queue(items, queue)
     else:
         show_table(kind.title, kind.columns, items)
+        if kind.type == "acl" and not items:
+            note(options.NO_ACL)
 
 
 def _sorted(

@@ -264,6 +264,31 @@ def test_a_limit_of_0_is_passed_on(asked: Any, words: str) -> None:
     assert body["arguments"] == {"qpid.max_size": 0, "qpid.flow_stop_count": 0}
 
 
+def test_a_property_that_nothing_has_is_told_with_a_near_one(broker: Any) -> None:
+    """Breaks when a slip of the pen makes an empty list."""
+    ran = run("qpid-config", "list", "queue", "--show-property", "name", "--show-property", "durabel", "-b", broker.name)
+    assert (ran.status, ran.out.split()) == (0, ["name", "====", "jobs", "mail"])
+    assert ran.err == "warning: no queue has a property 'durabel'; did you mean 'durable'?\n"
+    ran = run("qpid-config", "list", "binding", "--show-property", "nosuch", "-b", broker.name, "--format", "json")
+    assert json.loads(ran.out) == [{}, {}]
+    assert ran.err == "warning: no binding has a property 'nosuch'; there are: exchange, queue, key, arguments\n"
+
+
+@pytest.mark.parametrize(
+    "type, said",
+    [
+        ("acl", "no ACL file is in force: every user may do everything (qpidd --acl-file FILE)"),
+        ("route", "there is no route"),
+        ("QueuePolicy", "there is no policy for queues"),
+    ],
+)
+def test_an_empty_list_is_told_beside_the_output(peers: Any, type: str, said: str) -> None:
+    broker = peers(items={type: []})
+    ran = run("qpid-config", "list", type, "--show-property", "name", "-b", broker.name)
+    assert (ran.status, ran.out, ran.err) == (0, "", f"{said}\n")
+    assert run("qpid-config", "list", type, "-b", broker.name, "--format", "json").out == "[]\n"
+
+
 # ---- an ACL file
 
 

@@ -75,6 +75,7 @@ def test_the_rules_in_force_are_a_table_too_and_a_broker_without_a_file_has_none
     assert row.split() == ["/etc/a.acl", "c0ffee", "1.20k", "deny", "0", "7", "2027-01-15T08:00:00.250Z"]
     ran = run("qpid-stat", "--acl", "-b", peers(items={"acl": []}).name)
     assert (ran.status, ran.out.splitlines()[3:]) == (0, [])
+    assert ran.err == "no ACL file is in force: every user may do everything (qpidd --acl-file FILE)\n"
 
 
 def test_a_row_is_written_as_the_original_writes_it(broker: Any) -> None:
