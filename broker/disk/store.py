@@ -11,12 +11,14 @@ The files: `store.json` (identity), `lock` (with the process id of its holder, f
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from broker.disk.durable import (
+    NO_ROOM,
     DamagedStore,
     NewerFormat,
     StorageError,
@@ -84,14 +86,10 @@ class Store:
                 raise FileNotFoundError(f"there is no store in {folder}")
             _must_be_store(disk, folder)
             lock = _locked(disk, folder)
-        except FileNotFoundError:
-            raise
         except OSError as error:
-            raise StorageError(
-                f"cannot open the data folder {folder}: {error.strerror}; give this user the right to write there, "
-                "or name another --data-dir",
-                fatal=True,
-            ) from error
+            if not create and isinstance(error, FileNotFoundError):
+                raise
+            raise _cannot_open(folder, error) from error
         try:
             identity = _identity(disk, folder)
             if identity is None:
@@ -100,8 +98,10 @@ class Store:
                 replace_durably(disk, folder / IDENTITY, seal_json(identity))
             was_clean = exists(disk, folder / _CLEAN)
             remove_durably(disk, folder / _CLEAN)
-        except BaseException:
+        except BaseException as error:
             disk.close(lock)
+            if isinstance(error, OSError):
+                raise _cannot_open(folder, error) from error
             raise
         return cls(folder, lock, identity, was_clean, host, segment_bytes)
 
@@ -182,6 +182,23 @@ class Store:
 def origin_of(store_id: str) -> int:
     """The 64 bits that distinguish the files of this store from those of other stores (`bodies`)."""
     return int.from_bytes(blake2b(store_id.encode(), digest_size=8).digest(), "little")
+
+
+def _cannot_open(folder: Path, error: OSError) -> StorageError:
+    match error.errno:
+        case errno.EEXIST | errno.ENOTDIR:
+            way_out = "a file is in the place of a folder; move it away, or name another --data-dir"
+        case errno.EISDIR:
+            way_out = "a folder is in the place of a file; move it away, or name another --data-dir"
+        case number if number in NO_ROOM:
+            way_out = "make room on that disk, or name another --data-dir"
+        case errno.EROFS:
+            way_out = "mount it for writing, or name another --data-dir"
+        case errno.ENOENT | errno.ENAMETOOLONG:
+            way_out = "a folder of this name cannot be made there; name another --data-dir"
+        case _:
+            way_out = "give this user the right to write there, or name another --data-dir"
+    return StorageError(f"cannot open the data folder {folder}: {error.strerror}; {way_out}", fatal=True)
 
 
 def _must_be_store(disk: Disk, folder: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker.core.records import parse_header
-from broker.disk.durable import DamagedStore, NewerFormat, seal_json
+from broker.disk.durable import DamagedStore, NewerFormat, StorageError, seal_json
 from broker.disk.store import LogInfo, Store, StoreInUse, StoreOfAnotherCluster, inspect
 from tests.broker.disk.logs import SMALL, Log, Reactor, batch, batches, flip
 
@@ -146,8 +146,26 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 def test_a_data_folder_that_is_a_file_gets_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Exception, match=r"cannot open the data folder .*file: File exists"):
+    with pytest.raises(
+        StorageError, match=r"cannot open the data folder .*file: File exists; a file is in the place of a folder"
+    ):
         Store.open(tmp_path / "file")
+    with pytest.raises(StorageError, match=r"below: Not a directory; a file is in the place of a folder; move it away, or name"):
+        Store.open(tmp_path / "file" / "below")
+
+
+def test_a_data_folder_that_cannot_be_made_gets_a_sentence() -> None:
+    with pytest.raises(StorageError, match=r"cannot open the data folder /proc/no/store: No such file .*; a folder of this name"):
+        Store.open("/proc/no/store")
+
+
+def test_a_store_that_cannot_be_read_gets_a_sentence(tmp_path: Path) -> None:
+    """Breaks when a folder in the place of a file is told by the number of an error."""
+    (tmp_path / "store.json").mkdir()
+    with pytest.raises(StorageError, match=r"cannot open the data folder .*: Is a directory; a folder is in the place of a file"):
+        Store.open(tmp_path)
+    (tmp_path / "store.json").rmdir()
+    Store.open(tmp_path).close()
 
 
 def test_inspect_tells_what_a_running_brokers_store_holds(tmp_path: Path) -> None:
