@@ -26,7 +26,7 @@ def times_of(asked: Asked, now_ms: int) -> dict[str, Any]:
     """The fields of a Request that are times. Refused if one cannot be read."""
 
     def moment(name: str) -> int | None:
-        return spans.parse_moment(asked[name], now_ms) if asked.get(name) else None
+        return spans.parse_moment(asked[name], now_ms, f"--{name.replace('_', '-')}") if asked.get(name) else None
 
     since, until = moment("compare_since"), moment("compare_until")
     return {

@@ -57,7 +57,7 @@ def dashboard(
         else:
             _serve(asked, listen, port, frozenset(name.lower() for name in names), refresh_s)
     except Refused as refused:
-        refuse(str(refused))
+        refuse(refused)
     except KeyboardInterrupt:
         raise SystemExit(0) from None
 
@@ -98,7 +98,7 @@ def _write(asked: dict[str, Any], output: str | None, png: str | None, *, width:
 def _serve(asked: dict[str, Any], listen: str, port: int, names: frozenset[str], refresh_s: float) -> None:
     from cli import endings
     from spark_analytics import session
-    from spark_analytics.errors import Refused
+    from spark_analytics.errors import Refused, WrongUsage
     from spark_analytics.locations import is_remote
     from spark_analytics.requests import times_of
 
@@ -110,7 +110,7 @@ def _serve(asked: dict[str, Any], listen: str, port: int, names: frozenset[str],
     try:
         address = ip_address("127.0.0.1" if listen == "localhost" else listen)
     except ValueError:
-        raise Refused(
+        raise WrongUsage(
             f"--listen {listen} is not an IP address: give one such as 127.0.0.1, and use --name for a host name"
         ) from None
 

@@ -50,7 +50,7 @@ def demo_data(directory: str, form: str, **asked: Any) -> None:
         _check_room(folder, shape.about_lines * story.BYTES_PER_LINE)
         answers = story.write(folder, shape, progress=gauge())
     except Refused as refused:
-        refuse(str(refused))
+        refuse(refused)
     except OSError as error:
         refuse(f"cannot write to {directory}: {error.strerror}; choose another --output")
     except KeyboardInterrupt:
@@ -66,9 +66,9 @@ def demo_data(directory: str, form: str, **asked: Any) -> None:
 
 
 def _shape(asked: dict[str, Any], now_ms: int) -> Any:
-    """The requested shape. Refused, or a usage error, if it is not possible."""
+    """The requested shape. WrongUsage, or a usage error, if it is not possible."""
     from spark_analytics.demo_data import FEWEST_SLOTS, Shape
-    from spark_analytics.errors import Refused
+    from spark_analytics.errors import WrongUsage
     from spark_analytics.times import MINUTE, parse_moment, parse_span
 
     if asked["duration"] is not None and asked["seconds"] is not None:
@@ -76,16 +76,17 @@ def _shape(asked: dict[str, Any], now_ms: int) -> Any:
     length_ms = (asked["seconds"] or 600) * 1000 if asked["duration"] is None else parse_span(asked["duration"], "--duration")
     interval_ms = parse_span(asked["interval"], "--interval")
     if interval_ms > MINUTE or MINUTE % interval_ms:
-        raise Refused(f"--interval {asked['interval']} is not a whole fraction of a minute: use 1s, 10s or 60s, for example")
+        raise WrongUsage(f"--interval {asked['interval']} is not a whole fraction of a minute: use 1s, 10s or 60s, for example")
     if length_ms % interval_ms or length_ms // interval_ms < FEWEST_SLOTS:
         least = FEWEST_SLOTS * interval_ms // 1000
-        raise Refused(
+        raise WrongUsage(
             f"a story of {length_ms // 1000} s with a sample each {asked['interval']} is too short for all that happens, or no "
             f"whole number of intervals: at least {least} s, in whole {asked['interval']}"
         )
-    start_ms = parse_moment(asked["start"], now_ms) if asked["start"] else now_ms - length_ms
+    start_ms = parse_moment(asked["start"], now_ms, "--start") if asked["start"] else now_ms - length_ms
     if not 0 <= start_ms <= now_ms:
-        raise Refused(f"--start {asked['start']} is not in the past: a story must begin in the past")
+        what = f"--start {asked['start']}" if asked["start"] else f"the begin of a story of {length_ms // 1000} s"
+        raise WrongUsage(f"{what} is not in the past, from 1970 on: choose another --start, or a shorter --duration")
     return Shape(
         start_ms // interval_ms * interval_ms, length_ms // 1000, asked["queues"], asked["seed"], asked["backups"], interval_ms
     )

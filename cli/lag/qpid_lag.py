@@ -99,7 +99,7 @@ def prepare() -> None:
         try:
             made = archive.make()
         except Refused as refused:
-            refuse(str(refused))
+            refuse(refused)
     except KeyboardInterrupt:
         click.echo("qpid-lag: interrupted; no class archive was made, summaries work without it", err=True)
         raise SystemExit(_INTERRUPTED) from None

@@ -19,6 +19,7 @@ from cli.ranges import FloatRange
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_analytics.errors import Refused
     from spark_analytics.sources import Kafka
 
 _BAR = 30
@@ -27,11 +28,13 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 master = click.option("--master", metavar="URL", help="Spark master.  [default: spark-submit's, else local[2]]")
 
 
-def refuse(text: str) -> NoReturn:
-    """Print the reason in one line, and exit with 1."""
+def refuse(why: str | Refused) -> NoReturn:
+    """Print the reason in one line, and exit with 1, or with 2 if an option is wrong."""
+    from spark_analytics.errors import WrongUsage
+
     wipe()
-    click.echo(f"qpid-lag: {' '.join(text.split())}", err=True)
-    raise SystemExit(1)
+    click.echo(f"qpid-lag: {' '.join(str(why).split())}", err=True)
+    raise SystemExit(2 if isinstance(why, WrongUsage) else 1)
 
 
 _doing = [""]

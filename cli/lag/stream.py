@@ -69,7 +69,7 @@ def stream(
             path=path or "",
             output=output,
             trigger_ms=spans.parse_length(trigger, "--trigger"),
-            since_ms=spans.parse_moment(since, int(time.time() * 1000)) if since else None,
+            since_ms=spans.parse_moment(since, int(time.time() * 1000), "--since") if since else None,
             available_now=available_now,
             checkpoint=checkpoint,
             batch_bytes=int(batch_mib * (1 << 20)),
@@ -79,7 +79,7 @@ def stream(
         prepare(asked)
         _run(asked, master)
     except Refused as refused:
-        refuse(str(refused))
+        refuse(refused)
 
 
 def _run(asked: Streaming, master: str | None) -> None:

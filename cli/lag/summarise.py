@@ -52,7 +52,7 @@ def summarise(kafka: str | None, topic: str | None, output: str | None, form: st
         if page is not None:
             put(page, rendered(report).encode())
     except Refused as refused:
-        refuse(str(refused))
+        refuse(refused)
     wipe()
     if form == "json":
         click.echo(json.dumps(report, allow_nan=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Final
 
-from spark_analytics.errors import Refused
+from spark_analytics.errors import Refused, WrongUsage
 from spark_analytics.times import DAY, HOUR, LENGTH, MINUTE, SECOND, UNITS, parse_moment, parse_span
 from spark_analytics.transforms.lag import SLOTS
 
@@ -36,19 +36,19 @@ MAX_WINDOWS: Final = 100_000
 
 
 def parse_length(text: str, option: str = "--window") -> int:
-    """`10s`, `1m`, `1h` as ms. Refused unless it is a divisor or a multiple of a minute."""
+    """`10s`, `1m`, `1h` as ms. WrongUsage unless it is a divisor or a multiple of a minute."""
     found = LENGTH.fullmatch(text.strip())
     length = int(found[1]) * UNITS[found[2]] if found else 0
     if length <= 0 or (MINUTE % length and length % MINUTE):
-        raise Refused(f"{option} {text} is not a length that fits whole minutes: try 10s, 1m or 1h")
+        raise WrongUsage(f"{option} {text} is not a length that fits whole minutes: try 10s, 1m or 1h")
     return length
 
 
 def parse_keep(text: str) -> int:
-    """How long a stream keeps its sums, in ms. Refused below a day, because whole days are deleted."""
+    """How long a stream keeps its sums, in ms. WrongUsage below a day, because whole days are deleted."""
     length = parse_span(text, "--keep")
     if length < DAY:
-        raise Refused(f"--keep {text} is less than a day, and days are dropped whole: try 7d or 90d")
+        raise WrongUsage(f"--keep {text} is less than a day, and days are dropped whole: try 7d or 90d")
     return length
 
 

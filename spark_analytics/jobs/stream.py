@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_analytics import ranges, sources, tail
-from spark_analytics.errors import Refused
+from spark_analytics.errors import Refused, WrongUsage
 from spark_analytics.jobs import compact, inputs
 from spark_analytics.jobs.inputs import materialised
 from spark_analytics.locations import is_remote, located
@@ -77,7 +77,7 @@ def prepare(asked: Streaming) -> Store:
     """The store to write to; it is created if it does not exist. Refused when the folder contains something else."""
     for option, place in (("--output", asked.output), ("--checkpoint", asked.checkpoint_dir)):
         if is_remote(place):
-            raise Refused(f"{option} {place} is a URL: a stream keeps its sums in a folder that is mounted; give its path")
+            raise WrongUsage(f"{option} {place} is a URL: a stream keeps its sums in a folder that is mounted; give its path")
     store = Store(asked.output)
     folder = store.path
     try:

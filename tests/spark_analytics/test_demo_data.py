@@ -331,15 +331,18 @@ def test_a_story_that_cannot_be_is_refused_in_one_line_and_nothing_is_written(tm
     cases = {
         ("--output", str(tmp_path / "full")): "is not empty: choose a new folder",
         ("--output", str(tmp_path / "full" / "letter.txt" / "deep")): "choose another --output",
+        (*output, "--start", "soon"): "--start soon is not a time",
         (*output, "--duration", "1m"): "is too short for all that happens",
         (*output, "--duration", "1h", "--interval", "60s"): "at least 7200 s",
         (*output, "--interval", "7s"): "is not a whole fraction of a minute",
         (*output, "--duration", "soon"): "--duration soon is not a length of time",
-        (*output, "--start", "9999-01-01T00:00:00Z"): "is not in the past",
+        (*output, "--start", "9999-01-01T00:00:00Z"): "--start 9999-01-01T00:00:00Z is not in the past",
+        (*output, "--duration", "99999d"): "the begin of a story of 8639913600 s is not in the past, from 1970 on",
         (*output, "--duration", "3650d", "--queues", "5000"): "choose another --output, a longer --interval, or fewer --queues",
     }
     for arguments, sentence in cases.items():
         result = run(*arguments)
-        assert (result.exit_code, sentence in result.stderr, result.stderr.count("\n")) == (1, True, 1), result.output
+        status = 1 if sentence.endswith(("folder", "--output", "--queues")) else 2  # 1: the folder or the disk does not do
+        assert (result.exit_code, sentence in result.stderr, result.stderr.count("\n")) == (status, True, 1), result.output
     assert run(*output, "--duration", "10m", "--seconds", "600").exit_code == 2
     assert not (tmp_path / "new").exists()
