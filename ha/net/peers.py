@@ -225,7 +225,7 @@ class _Outgoing(TwistedProtocol):
         self.engine.drain()
         self.flush()
         if silent and not self.up:
-            self._refusal = self._refusal or "it accepts the connection but does not answer"
+            self._refusal = self._refusal or "it accepts the connection but does not answer; its log may say why"
         if silent or self.engine.finished:
             self.drop()
 
@@ -346,7 +346,7 @@ class OutgoingLink(ClientFactory):
             _log.info("link to {peer} lost{why}", peer=self.address, why=f": {refusal}" if refusal else "")
         elif refusal:
             self._refused = refusal
-            self._tell(f"is not linked to: {refusal}")
+            self._tell(f"exchanges no messages with this broker: {_in_words(refusal)}")
         if was_up:
             self.peers.events.disconnected(self.address)
         self._again()
@@ -362,6 +362,12 @@ class OutgoingLink(ClientFactory):
         if text != self._told:
             self._told = text
             _log.info("{peer} {text}; trying again", peer=self.address, text=text)
+
+
+def _in_words(refusal: str) -> str:
+    """A refusal for people: the text of the member's AMQP error as its words, in which "this broker" is the member."""
+    name, _, text = refusal.partition(": ")
+    return f'it answered "{text}" ({name})' if text and name.startswith("amqp:") else refusal
 
 
 class IncomingPeer:

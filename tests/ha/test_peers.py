@@ -100,5 +100,6 @@ def test_a_member_that_takes_the_connection_and_says_nothing_is_tried_again() ->
         connection.connectionLost(Failure(ConnectionDone()))
         b.clock.advance(1)
         assert len(reactor.tcpClients) == 2
-        assert made.trouble() == {OTHER: "is not linked to: it accepts the connection but does not answer"}
+        told = "exchanges no messages with this broker: it accepts the connection but does not answer; its log may say why"
+        assert made.trouble() == {OTHER: told}
         made.stop()
