@@ -6,7 +6,7 @@ from math import gcd
 from typing import Final
 
 from spark_analytics.errors import Refused, WrongUsage
-from spark_analytics.times import DAY, HOUR, LENGTH, MINUTE, SECOND, UNITS, parse_moment, parse_span
+from spark_analytics.times import DAY, HOUR, LENGTH, LONGEST, MINUTE, SECOND, UNITS, parse_moment, parse_span
 from spark_analytics.transforms.lag import SLOTS
 
 __all__ = [
@@ -39,7 +39,7 @@ def parse_length(text: str, option: str = "--window") -> int:
     """`10s`, `1m`, `1h` as ms. WrongUsage unless it is a divisor or a multiple of a minute."""
     found = LENGTH.fullmatch(text.strip())
     length = int(found[1]) * UNITS[found[2]] if found else 0
-    if length <= 0 or (MINUTE % length and length % MINUTE):
+    if not 0 < length <= LONGEST or (MINUTE % length and length % MINUTE):
         raise WrongUsage(f"{option} {text} is not a length that fits whole minutes: try 10s, 1m or 1h")
     return length
 

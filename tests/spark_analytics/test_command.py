@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from cli.lag.qpid_lag import main
 from cli.lag.shell import drawn
 from spark_analytics import archive, locations, sources, tail
-from spark_analytics.errors import Refused
+from spark_analytics.errors import Refused, WrongUsage
 from spark_analytics.jobs import spans
 from spark_analytics.session import java_version
 
@@ -255,6 +255,19 @@ def test_moments_are_read_in_utc_unless_they_say_otherwise() -> None:
     assert spans.parse_moment("2026-01-05T09:00:00+01:00", 0, "--since") == 1_767_600_000_000
     assert spans.parse_moment("15m", 1_000_000, "--since") == 100_000
     assert spans.parse_moment("now", 7, "--since") == 7
+
+
+@pytest.mark.parametrize("text", ["99999999999999999d", "0001-01-01", "0001-01-01T00:00:00+14:00", "1969-12-31T23:00:00Z"])
+def test_a_moment_before_1970_is_1970(text: str) -> None:
+    """Breaks when an age that was meant as "everything" overflows what Spark counts with."""
+    assert spans.parse_moment(text, 1_767_600_000_000, "--since") == 0
+
+
+@pytest.mark.parametrize("text", ["0s", "365251d", "99999999999999999d", "9" * 5000 + "d"])
+def test_a_length_of_nothing_or_of_more_than_a_thousand_years_is_none(text: str) -> None:
+    for read in (spans.parse_length, lambda text: spans.parse_span(text, "--compare")):
+        with pytest.raises(WrongUsage, match="is not a length"):
+            read(text)
 
 
 def test_more_windows_than_anybody_can_use_are_refused() -> None:
