@@ -55,6 +55,8 @@ def checked(path: Path, text: str) -> dict[str, KeysOf]:
 def change(path: Path, edit: Callable[[str], str]) -> None:
     """Give it the content that `edit` makes of the old one ("" where there is no file). BadUsersFile, and what `edit` raises."""
     path = path.resolve()
+    if path.exists() and not path.is_file():  # a device would be replaced by a file
+        raise BadUsersFile(f"cannot write {path}: it is not a file")
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:

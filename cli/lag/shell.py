@@ -174,11 +174,15 @@ def writable(name: str) -> Path:
 
 
 def put(path: Path, content: bytes) -> None:
-    """Write under another name and rename, so that no reader sees an incomplete file. Refused."""
+    """Write under another name and rename, so that no reader sees an incomplete file. What is no file (a pipe, /dev/stdout) is
+    written to, and never replaced. Refused."""
     from spark_analytics.errors import Refused
 
     aside = path.with_name(f".{path.name}.part")
     try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
         aside.write_bytes(content)
         aside.replace(path)
     except OSError as error:

@@ -56,6 +56,15 @@ def test_a_wrong_password_and_a_stranger_are_told_the_same(file: Path, name: str
         passwd("check", file, name, password=password)
 
 
+def test_what_is_no_file_is_refused_and_never_replaced(tmp_path: Path) -> None:
+    """Breaks when `qpid-passwd add /dev/null ann` as root leaves a file in the place of the device."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(Refused, match=rf"^cannot write {pipe}: it is not a file$"):
+        passwd("add", pipe, "ann", password=SECRET)
+    assert pipe.is_fifo()
+
+
 def test_another_password_replaces_the_old_one_and_comments_stay(file: Path) -> None:
     file.write_text("# ours\n")
     passwd("add", file, "ann", password="old")

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from cli.lag.qpid_lag import main
-from cli.lag.shell import drawn
+from cli.lag.shell import drawn, put
 from spark_analytics import archive, locations, sources, tail
 from spark_analytics.errors import Refused, WrongUsage
 from spark_analytics.jobs import spans
@@ -243,6 +243,20 @@ def test_the_story_is_the_same_for_the_same_seed_and_never_written_over_somethin
     assert bytes_of[0] == bytes_of[1]
     again = run(*asked, str(tmp_path / "a"))
     assert (again.exit_code, "is not empty" in again.stderr) == (1, True)
+
+
+def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path: Path) -> None:
+    """Breaks when `--output /dev/null` as root leaves a file in the place of the device."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        put(pipe, b"a page")
+        assert os.read(reader, 100) == b"a page"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
 
 
 @pytest.mark.parametrize("text, ms", [("10s", 10_000), ("1m", 60_000), ("2h", 7_200_000), ("1d", 86_400_000)])
