@@ -16,6 +16,7 @@ import click
 from broker.core.urls import BadUrl
 from broker.net import reactor as monotonic
 from broker.options import SettingsError
+from cli.output import end_unwritten, open_streams
 
 DONE, REFUSED, USAGE, UNREACHABLE, UNFINISHED, INTERRUPTED = 0, 1, 2, 3, 75, 130
 
@@ -55,6 +56,7 @@ def run(work: Callable[[Any], Coroutine[Any, Any, Result]]) -> Result:
 
 def end(name: str, command: click.Command) -> NoReturn:
     """Run a console script to its end: the exit code is the result, and one line on stderr is the reason."""
+    open_streams()
     try:
         status = command.main(prog_name=name, standalone_mode=False)
         sys.stdout.flush()
@@ -78,6 +80,8 @@ def end(name: str, command: click.Command) -> NoReturn:
     except BrokenPipeError:  # the reader has closed the pipe; the interpreter must not write to it again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(DONE)
+    except OSError as error:
+        end_unwritten(name, error)
     except Exception as error:
         sys.exit(_client_error(name, error))
     sys.exit(status or DONE)

@@ -7,17 +7,21 @@ is always a table of the needed width, so that scripts can rely on it.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 _KILO = 1000
+_STDERR = 2
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,29 @@ def filled(text: str, width: int, first: str, others: str) -> str:
 def window() -> int | None:
     """The width of the terminal on stdout; None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def open_streams() -> None:
+    """Open those of stdin, stdout and stderr that the caller has closed, as /dev/null. Otherwise printing fails, and a socket or
+    file of this process gets the number of one of them.
+    """
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(fd)
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115  for the life of the process
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def end_unwritten(name: str, error: OSError) -> NoReturn:
+    """End with a line that the output could not be written, with 1; raise any error that is not about the output."""
+    if error.filename is not None or error.errno not in _NOT_WRITTEN:
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter writes the rest at its end
+    click.echo(f"{name}: the output could not be written: {os.strerror(error.errno or 0)}", err=True)
+    sys.exit(1)
 
 
 def show_table(title: str, columns: Sequence[Column], items: Iterable[dict[str, Any]]) -> None:

@@ -20,7 +20,7 @@ from broker.core import urls
 from broker.core.sasl_client import MECHANISMS
 from broker.options import nearest
 from cli import endings, options
-from cli.output import show_json
+from cli.output import note, show_json
 
 NAME = "qpid-route"
 LOCAL = "localhost"
@@ -274,6 +274,8 @@ def _show_change(answer: dict[str, Any], task: Task, flags: dict[str, Any]) -> N
 
 
 def _show_routes(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) -> None:
+    if not items:
+        note(f"{urls.parse(task.dest).names[0]} has no route")
     for item in items:
         key = item["key"] if item["kind"] == "exchange" else f"<queue {item['key']}>"
         click.echo(f"{urls.parse(task.dest).names[0]} {item['host']}:{item['port']} {item['exchange']} {key}")

@@ -16,6 +16,7 @@ import click
 from broker import settings as broker_settings
 from broker.net import reactor as monotonic
 from broker.options import CONFIG, Option, SettingsError
+from cli.output import end_unwritten, open_streams
 from ha import settings as ha_settings
 
 
@@ -67,6 +68,7 @@ def command(**command_line: str | None) -> None:
 
 def main() -> None:
     """The console script."""
+    open_streams()
     try:
         command.main(standalone_mode=False)
     except click.UsageError as error:
@@ -76,6 +78,8 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
+    except OSError as error:
+        end_unwritten("qpidd", error)
     except _Fatal as error:
         click.echo(f"qpidd: {error}", err=True)
         sys.exit(1)

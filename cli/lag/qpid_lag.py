@@ -18,6 +18,7 @@ from cli.lag.demo_data import demo_data
 from cli.lag.shell import refuse, wipe
 from cli.lag.stream import stream
 from cli.lag.summarise import summarise
+from cli.output import end_unwritten, open_streams
 
 _OF_SPARK: Final = frozenset({"pandas", "py4j", "pyarrow", "pyspark"})
 _INTERRUPTED: Final = 130
@@ -28,6 +29,7 @@ class _Commands(click.Group):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run to the end of the process, as click does; but wrong usage gets one line."""
+        open_streams()
         try:
             status = super().main(*args, **extra | {"standalone_mode": False})
         except click.exceptions.NoArgsIsHelpError as error:  # the text of this error is the help
@@ -39,6 +41,8 @@ class _Commands(click.Group):
             sys.exit(2)
         except click.Abort:
             sys.exit(_INTERRUPTED)
+        except OSError as error:
+            end_unwritten("qpid-lag", error)
         sys.exit(status if isinstance(status, int) else 0)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:

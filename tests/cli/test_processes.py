@@ -78,6 +78,28 @@ def test_nothing_is_said_when_the_reader_has_gone(command: str) -> None:
     assert (process.returncode >= 0, said) == (True, "")
 
 
+@pytest.mark.parametrize("command", ["qpidd", "qpid-lag", "qpid-stat"])
+def test_output_that_cannot_be_written_is_told_in_a_line(command: str) -> None:
+    """As on a full disk. Each of the three has a `main` of its own, and all others have qpid-stat's."""
+    with open("/dev/full", "wb") as full, started(command, "--help", stdout=full) as process:
+        said = process.communicate(timeout=60)[1]
+    assert (process.returncode, said) == (1, f"{command}: the output could not be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("command", ["qpidd", "qpid-lag", "qpid-stat"])
+def test_closed_standard_streams_are_as_good_as_dev_null(command: str) -> None:
+    shell = 'exec "$@" <&- >&-'
+    ran = subprocess.run(
+        ["sh", "-c", shell, "sh", sys.executable, "-m", MODULES[command], "--help"],
+        stderr=subprocess.PIPE,
+        env=environment(),
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
 def test_a_forked_command_that_is_killed_tells_the_signal(peers: Any) -> None:
     """Breaks when `run` would take a command that crashed for one that ended."""
     broker = peers(ha={}, silent_on=["QUERY ha"])
