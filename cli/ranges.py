@@ -21,10 +21,9 @@ class FloatRange(click.FloatRange):
         return found
 
 
-class Bytes(click.ParamType):
+class Bytes(click.IntRange):
     """A number of bytes, read as those of a daemon's options (`broker.options.size`), up to the largest that AMQP can carry."""
 
-    name = "bytes"
     _read = staticmethod(size(0, (1 << 63) - 1))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:

@@ -75,7 +75,7 @@ def _argument(value: str) -> tuple[str, Any]:
 
 def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options, in groups for the reader."""
-    size, once = {"metavar": "BYTES", "type": Bytes()}, {"metavar": "N", "type": click.IntRange(0)}
+    size, once = {"metavar": "BYTES", "type": Bytes(0)}, {"metavar": "N", "type": click.IntRange(0)}
     table: Sequence[tuple[tuple[str, ...], dict[str, Any]]] = (
         (("-r", "--recursive"), {"is_flag": True, "help": "Also show the bindings."}),
         (
@@ -241,9 +241,9 @@ def _must_change(work: Callable[..., Any], words: tuple[str, ...], given: dict[s
     """UsageError if an update would change nothing."""
     if work not in (update, update_policy) or any(_is_given(given[option]) for option in _CHANGES):
         return
-    flags = ("--alternate-exchange",)
+    flags = ["--alternate-exchange"]
     if words[0] != "exchange":
-        flags += ("--argument", *(f"--{option.replace('_', '-')}" for option in _ARGUMENTS))
+        flags += ["--argument", *(f"--{option.replace('_', '-')}" for option in _ARGUMENTS)]
     raise click.UsageError(f"there is nothing to change: give what is to be changed, with one or more of {', '.join(flags)}")
 
 
