@@ -128,7 +128,12 @@ class Folder:
 
     def _count(self) -> int:
         """The wanted number. OSError, ValueError."""
-        text = self._settings.replicas.read_text().strip()
+        try:
+            text = self._settings.replicas.read_text().strip()
+        except FileNotFoundError:
+            raise ValueError(
+                f"there is no file {self._settings.replicas}; write the number of brokers that are wanted into it"
+            ) from None
         if not re.fullmatch(r"[0-9]{1,9}", text):
             raise ValueError(f"{self._settings.replicas} has {text[:40]!r}, and not the number of brokers that are wanted")
         return int(text)

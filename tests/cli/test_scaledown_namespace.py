@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -336,3 +337,12 @@ def test_the_last_event_of_a_drain_fits_into_a_termination_message(tmp_path: Any
     assert len(text.encode()) <= MOST_END_BYTES
     assert (found["refusals"], found["messages"], found["bytes"], found["queues"]) == (200, 5, 99, 1)
     assert refused[: len(found["refused"])] == found["refused"] != []
+
+
+def test_a_file_of_replicas_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """Breaks when a wrong path is told by the number of an error."""
+    absent = tmp_path / "replicas"
+    words = ["--stores", tmp_path, "--replicas-file", absent, "--brokers", "127.0.0.1:{5672+ordinal}", "--to", "127.0.0.1:1"]
+    found = run("qpid-scaledown", *words, "--once")
+    assert found.status == 1
+    assert f"there is no file {absent}; write the number of brokers that are wanted into it" in found.err
