@@ -18,7 +18,7 @@ import click
 from broker.client import ManagementClient, find_primary
 from broker.core import urls
 from broker.core.urls import Address, Url
-from broker.options import PASSWORD_FILE, SASL_MECHANISM, Option, gather, seconds, with_password
+from broker.options import PASSWORD_FILE, SASL_MECHANISM, Option, SettingsError, gather, seconds, with_password
 from broker.tls_files import FILES, NO_TLS, TlsFiles
 
 if TYPE_CHECKING:
@@ -113,12 +113,18 @@ def _credentials(files: TlsFiles) -> Credentials:
 
 def target(command_line: dict[str, Any], *, admin: bool, name: str = "broker") -> Target:
     """Take the connection options out of a command's arguments. SettingsError if one is invalid. `name` is the name of the
-    option with the URL.
+    option with the URL, or of the argument, in capitals.
     """
     import os
 
     given = {name: command_line.pop(name, None) for name in (*(option.field for option in CONNECTION), "config")}
-    values = gather(CONNECTION, given, os.environ)
+    try:
+        values = gather(CONNECTION, given, os.environ)
+    except SettingsError as error:
+        why = str(error).removeprefix("--broker: ")
+        if name == "broker" or why == str(error):
+            raise
+        raise SettingsError(f"{name if name.isupper() else f'--{name}'}: {why}") from None
     url = with_password(values["broker"], values["password_file"], name)
     return Target(url, values["timeout"], values["sasl_mechanism"], admin, TlsFiles.from_values(values))
 

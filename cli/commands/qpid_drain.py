@@ -92,7 +92,7 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
     rate = given.pop("rate")
     store, deletes, end_file = given.pop("store"), given.pop("delete_released"), given.pop("end_file")
     _must_make_sense(words, source, store, deletes=deletes)
-    leaving = options.target(given | {"broker": source or "localhost"}, admin=True, name="from")
+    leaving = options.target(given | {"broker": "localhost" if source is None else source}, admin=True, name="from")
     if words:
         _status(leaving, form)
         return

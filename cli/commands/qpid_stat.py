@@ -177,6 +177,8 @@ def command(
         raise click.UsageError(f"choose one table to show: {', '.join(_SHORT.values())}")
     if queue is not None and kinds[0] != "queues":
         raise click.UsageError(f"only -q takes the name of a queue, not {_SHORT[kinds[0]]}")
+    if queue == "":
+        raise click.UsageError("the name of the queue is empty: leave it out to see all queues")
     kind = KINDS[kinds[0]]
     if sort_by is not None and sort_by not in [column.heading for column in kind.columns]:
         raise click.UsageError(f"there is no column {sort_by!r}; there are: {', '.join(c.heading for c in kind.columns)}")

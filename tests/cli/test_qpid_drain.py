@@ -21,6 +21,8 @@ from tests.cli.running import run
         (["--from", "a:1,b:1", "--to", "b:1,c:1"], "b:1 is both the source and the target"),
         (["--from", "a:1", "--cancel", "--check"], "--cancel goes with --from or --store"),
         (["leave", "--from", "a:1", "--to", "b:1"], "'leave' is not a command; there is: status"),
+        (["--from", "", "--to", "b:1"], '--from: there is no host in the address ""'),
+        (["--from", "a:1", "--to", ""], '--to: there is no host in the address ""'),
         (["stauts", "--from", "a:1"], "'stauts' is not a command; there is: status; did you mean 'status'?"),
         (["--from", "a:1", "--to", "b:x"], "b:x"),
         (["--from", "a:1", "--to", "b:1", "--deadline", "nan"], "'nan' is not a number"),

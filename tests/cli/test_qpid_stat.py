@@ -127,6 +127,6 @@ def test_a_backup_is_looked_at_with_ha_admin_alone(peers: Any) -> None:
     assert run("qpid-stat", "-q", "-b", backup.name, "--ha-admin").status == 0
 
 
-@pytest.mark.parametrize("words", [[], ["-q", "-c"], ["-g", "jobs"], ["-q", "-S", "colour"], ["-q", "-L", "-1"]])
+@pytest.mark.parametrize("words", [[], ["-q", "-c"], ["-g", "jobs"], ["-q", "-S", "colour"], ["-q", "-L", "-1"], ["-q", ""]])
 def test_wrong_usage_ends_with_2(words: list[str]) -> None:
     assert run("qpid-stat", *words).status == 2
