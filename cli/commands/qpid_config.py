@@ -22,7 +22,7 @@ from broker.core.acl.rules import Acl, Decision
 from broker.core.sasl import NOBODY
 from broker.options import nearest
 from cli import endings, options
-from cli.output import Column, note, show_json, show_table, text, warn
+from cli.output import Column, show_json, show_table, text, warn
 from cli.ranges import Bytes
 
 NAME = "qpid-config"
@@ -161,6 +161,7 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     given["arguments"] = dict(map(_argument, given["arguments"]))
     work, rest = _meant(words)
     _must_change(work, rest, given)
+    given["type"] = rest[0] if work is listing else ""
 
     async def run(reactor: Any) -> Any:
         client = await target.connect(reactor)
@@ -508,8 +509,6 @@ async def listing(task: Task) -> list[dict[str, Any]]:
     items = await task.items(task.words[0])
     wanted = task.options["properties"]
     known = list(dict.fromkeys(field for item in items for field in item))
-    if not items:
-        note(_NOTHING[task.words[0]])
     for field in wanted if items else ():
         if field not in known:
             hint = nearest(field, known) or f"; there are: {', '.join(known)}"
@@ -638,7 +637,9 @@ _NOTHING = {type: f"there is no {type}" for type in _TYPES} | {
 
 def _show_listing(items: list[dict[str, Any]], options: dict[str, Any]) -> None:
     fields = list(dict.fromkeys(field for item in items for field in item))
-    if fields:
+    if not items:
+        click.echo(_NOTHING[options["type"]])
+    elif fields:
         show_table("", [Column(field, field, text) for field in fields], items)
 
 
