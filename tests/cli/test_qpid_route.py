@@ -130,3 +130,9 @@ def test_a_map_has_the_routes_of_all_brokers_that_fetch_from_each_other_and_says
         "",
     ]
     assert "Static Routes:\n   none found\n" in run("qpid-route", "route", "map", far.name).out
+
+
+def test_a_broker_without_routes_says_so_beside_the_list(peers: Any) -> None:
+    broker = peers(items={"route": []})
+    ran = run("qpid-route", "route", "list", broker.name)
+    assert (ran.status, ran.out, ran.err) == (0, "", f"{broker.name} has no route\n")
