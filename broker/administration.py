@@ -236,7 +236,7 @@ class Administration:
         if kind == schema.NODE and request.operation in schema.ASKING:
             name, kind = "", str(request.properties.get("entityType") or kind)
         elif request.operation == "QUERY":
-            name = _queried(request)
+            name = _queried(request) if kind in _QUERIED_BY_NAME else ""
         elif request.operation == "READ" and request.properties.get("identity") is not None:
             name = self._name_of(kind, str(request.properties["identity"]))
         return questions.request(
@@ -552,6 +552,7 @@ class Administration:
             answer(201, "created", schema.entity("queue", management.queue_item(self._logs.nodes, node, 0, 1)))
 
 
+_QUERIED_BY_NAME = frozenset(("queue", "exchange"))
 _OF_A_CONNECTION = {"connection": "id", "processName": "processName", "processId": "processId"}
 """Field of a subscription -> field of its connection."""
 
@@ -579,7 +580,7 @@ def _asked_page(body: dict[str, Any]) -> tuple[int, Place]:
 
 
 def _queried(request: management_node.Request) -> str:
-    """The name of the object of a QUERY; "" for all objects."""
+    """The name of the object of a QUERY; "" for all objects. All are told of types that are not `_QUERIED_BY_NAME`."""
     return str(request.body.get("name") or request.name)
 
 

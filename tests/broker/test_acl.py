@@ -352,6 +352,20 @@ def test_an_entity_that_is_read_by_its_identity_is_asked_for_by_its_name(kind: s
         assert boss.request("READ", kind, "", identity="none")[0] == 404
 
 
+@pytest.mark.parametrize("kind", ["connection", "binding", "QueuePolicy", "broker", "memory"])
+def test_a_name_in_a_query_of_a_type_that_tells_all_is_not_the_name_that_rules_see(kind: str) -> None:
+    """Breaks when a right to ask for one name shows everything of another type."""
+    with bench() as b:
+        b.queue("open")
+        boss = as_user(b, "boss")
+        enforce(b, "acl allow ann access query name=open")
+        ann = as_user(b, "ann")
+        assert ann.request("QUERY", "queue", "", {"name": "open"})[0] == 200
+        for name, body in (("open", {}), ("", {"name": "open"})):
+            assert ann.request("QUERY", kind, name, body)[:2] == (403, f"ann may not: access query schemaclass={kind}")
+        assert boss.request("QUERY", kind, "", {"name": "open"})[0] == 200
+
+
 def test_replication_and_the_cluster_s_administration_need_a_rule_that_names_the_user() -> None:
     with bench() as b:
         role = Accepting()
