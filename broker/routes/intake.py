@@ -280,15 +280,15 @@ class Intake:
         others = [queue for queue in stretch.queues if self.logs.ledger_of(queue) is not lead]
         self.taken += 0 if known else count
         for queue in others:
-            self.logs.ledger_of(queue).enqueue(queue, messages, nbytes, held=(number, ()), timed=timed)
+            self.logs.ledger_of(queue).enqueue(queue, messages, nbytes, held=(number, ()), timed=timed, moved=True)
         if len(own) == 1 and not others and not beside:
-            lead.enqueue(own[0], messages, nbytes, producer.link, first, (number, stretch.sequences), timed=timed)
+            lead.enqueue(own[0], messages, nbytes, producer.link, first, (number, stretch.sequences), timed=timed, moved=True)
             return
         if own:
             with lead.one_batch(nbytes * len(own)):
-                lead.enqueue(own[0], messages, nbytes, held=(number, stretch.sequences), timed=timed)
+                lead.enqueue(own[0], messages, nbytes, held=(number, stretch.sequences), timed=timed, moved=True)
                 for queue in own[1:]:
-                    lead.enqueue(queue, messages, nbytes, held=(number, ()), timed=timed)
+                    lead.enqueue(queue, messages, nbytes, held=(number, ()), timed=timed, moved=True)
         self._when_all_committed({lead, *beside, *map(self.logs.ledger_of, others)}, producer, first, count)
 
     def _when_all_committed(self, ledgers: Iterable[Ledger], producer: Producer, first: int, count: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import proton
 import pytest
 from twisted.logger import ILogObserver, eventAsText, globalLogPublisher
 from zope.interface import provider
@@ -322,6 +323,24 @@ def test_queues_of_a_cluster_that_are_not_replicated_get_what_an_exchange_routes
     assert [net.bodies("p", queue) for queue in ("in", "two", "own")] == [[0, 1, 2]] * 3
     assert net.brokers["a"].depth("out") == 0
     assert cluster.broker.ledgers["local"].state.held == {}
+
+
+@pytest.mark.parametrize(
+    "queues", [{"in": "all"}, {"in": "all", "two": "all"}, {"own": "none"}], ids=["one queue", "two queues", "the local log"]
+)
+def test_a_delay_that_the_source_has_applied_is_not_applied_again_and_the_message_does_not_expire(
+    net: Network, queues: dict[str, str]
+) -> None:
+    cluster = net.add("p", clustered=True, default_level="all")
+    for queue, level in queues.items():
+        cluster.queue(queue, replicate=level)
+        net.ask("p", "CREATE", "binding", exchange="amq.fanout", queue=queue, key="")
+    net.route("p", "a", "amq.fanout", "out")
+    net.send("a", "out", "m", ttl=40.0, annotations={proton.symbol("x-opt-delivery-delay"): 30_000})
+    net.pass_time(29)
+    assert net.brokers["a"].depth("out") == 1, "it is delayed there"
+    net.pass_time(2)
+    assert [net.bodies("p", queue) for queue in queues] == [["m"]] * len(queues)
 
 
 def test_a_broker_that_leaves_fetches_nothing_more(net: Network) -> None:
