@@ -90,6 +90,7 @@ class Drains:
     def items(self) -> list[dict[str, Any]]:
         """The one item of `QUERY drain`."""
         own = {"store": self._store_id, "maxMessageBytes": self._max_message_bytes, "freeBytes": self._free_bytes(), "asIs": True}
+        own["local"] = self._store_id if len(self._logs.ledgers) > 1 else ""
         versions = map(self._logs.nodes.version_of, self._logs.ledgers)
         return [own | {"traits": all(each >= TRAITS_SINCE for each in versions)} | self._departure.status()]
 
@@ -116,7 +117,8 @@ class Drains:
                 self._departure.halt(_text(body, "drain"))
                 return succeed((200, "it is halted", self.items()[0]))
             case "SETTLE":
-                settle = partial(self._departure.settle, _text(body, "drain"), _text(body, "queue"), _runs(body))
+                store = str(body.get("store") or "")
+                settle = partial(self._departure.settle, _text(body, "drain"), _text(body, "queue"), _runs(body), store=store)
                 return self._answered(settle)
             case "REOPEN":
                 return self._reopen(_text(body, "drain"))
@@ -125,13 +127,13 @@ class Drains:
                 assign = partial(self._departure.assign, _text(body, "drain"), _text(body, "queue"), was, at)
                 return self._answered(assign, self._left)
             case "DECLINE":
-                return self._decline(_text(body, "drain"), _text(body, "store"), _text(body, "queue"))
+                return self._decline(_text(body, "drain"), _text(body, "store"), self._queue(body))
             case "ORIGINS":
                 return succeed((200, "OK", self._origins_of(body)))
             case "TAKE":
                 return self._take(body)
             case "RESUME":
-                return self._resume(_text(body, "drain"), _text(body, "queue"))
+                return self._resume(_text(body, "drain"), self._queue(body))
             case "LARGER":
                 return succeed((200, "OK", self._larger(body)))
             case "REPORT":
@@ -207,7 +209,7 @@ class Drains:
         return self._answered(lambda committed: self._departure.reopen(drain, committed), told=f"drain {drain} is cancelled")
 
     def _take(self, body: Mapping[str, Any]) -> Deferred[Answer]:
-        drain, queue, into = _text(body, "drain"), _text(body, "queue"), _text(body, "into")
+        drain, queue, into = _text(body, "drain"), self._queue(body), _text(body, "into")
         if self._logs.closed:
             raise Refused(409, "this broker is being drained itself: it accepts no messages")
         node = self._logs.nodes.queues.get(into)
@@ -243,7 +245,7 @@ class Drains:
         return self._answered(lambda committed: ledger.change(resumed, committed), dict)
 
     def _held(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        drain, queue, after = _text(body, "drain"), _text(body, "queue"), body.get("after", 0)
+        drain, queue, after = _text(body, "drain"), self._queue(body), body.get("after", 0)
         if type(after) is not int or after < 0:
             raise Refused(400, f"`after` must be a sequence, not {after!r}")
         held = self._origins.held(drain, queue)
@@ -258,7 +260,13 @@ class Drains:
         held = self._origins.of(drain)
         found = [queue for queue in held if queue > after][:ORIGINS]
         more = {"next": found[-1]} if len(found) == ORIGINS else {}
-        return {"released": self._is_released(drain), "held": sum(held.values()), "queues": found} | more
+        stores = self._origins.stores(drain)
+        told = {"queues": found, "stores": [stores[queue] for queue in found]}
+        return {"released": self._is_released(drain), "held": sum(held.values())} | told | more
+
+    def _queue(self, body: Mapping[str, Any]) -> str:
+        """The queue that a request to a target is about, by the name under which it is known here."""
+        return self._origins.known_as(_text(body, "drain"), _text(body, "queue"))
 
     def _is_released(self, drain: str) -> bool:
         return all(drain in ledger.state.definitions.released for ledger in self._logs.ledgers.values())

@@ -344,7 +344,7 @@ class RecentIds(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 class OriginAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     """The messages of the queue `queue` of another store, `store`, may come to the queue `into`, in this `drain` of that store.
-    All four are uuids.
+    All four are uuids; `queue` also names the store if no other store has its messages (`broker.core.origins.named`).
 
     `number` identifies the origin in HELD records; None until the state assigns one. The same origin with another `into` changes
     the queue to which its messages come.

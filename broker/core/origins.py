@@ -9,6 +9,10 @@ further messages. When the source has recorded this, the log forgets the release
 A route (broker.core.routes) also has an origin for its queue at the source, but is never released. FORGOTTEN records remove the
 runs of sequences that have left that queue.
 
+A queue of the source is named by its uuid. The messages of some queues are not in the log of the source's cluster but in the log
+of one broker, and the same queue has other messages in the log of another broker. The name of such a queue also has the store
+(`named`).
+
 A drain has its own identity, which the source has created when it began to leave (the setting `leaving`). It is not the identity
 of the store. So a drainer that still has messages of an earlier drain finds no origin for them.
 
@@ -39,6 +43,18 @@ _TRAITS = Struct(">QQI")
 SEQUENCE_BYTES = 8
 TAG_BYTES = SEQUENCE_BYTES + _TRAITS.size
 """The bytes of a tag: a sequence, alone or with traits."""
+
+
+def named(store: str, queue: str) -> str:
+    """The name of a queue of a source, given by its uuid. `store`: the identity of the only store that has its messages, or "" if
+    the log of the source's cluster has them, or the log of a single broker."""
+    return f"{store}.{queue}" if store else queue
+
+
+def store_and_queue(name: str) -> tuple[str, str]:
+    """The two parts of such a name."""
+    store, _, queue = name.rpartition(".")
+    return store, queue
 
 
 class Traits(NamedTuple):

@@ -17,7 +17,8 @@ be requested again.
 
 Invariants: from the record until its removal, no batch enqueues a message of a client, and none creates a queue; so a broker that
 is empty at an index after the record stays empty. The record is removed only in a term in which no drain has had a link since the
-halt.
+halt. If the messages of a queue are in the log of one broker of a cluster, a drain gets them, and removes them, only by a name
+that has the store of this broker: the same sequences at another broker are other messages.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from broker.amqp.links import Condition, Sender
 from broker.core.acl import questions
 from broker.core.commands import ORIGINS_SINCE, Setting
 from broker.core.nodes import LOCAL, QueueNode, Refused
-from broker.core.origins import LEAVING, PLAIN, Leave, Traits
+from broker.core.origins import LEAVING, PLAIN, Leave, Traits, store_and_queue
 from broker.core.parts import PARTS_QUEUE
 from broker.sessions.admission import Admission
 from broker.sessions.attach import Attach
@@ -108,11 +109,17 @@ class Departure:
                 subscription.end_link(Condition(CALLED_OFF, "the drain of this broker is cancelled"))
         self._turn.flush()
 
-    def settle(self, drain: str, queue: str, runs: Sequence[tuple[int, int]], answer: Callable[[str], None]) -> None:
-        """Take these messages of a queue, by its uuid, off for good, as runs of (first sequence, count): the target has them.
-        `answer` gets "" when that is committed. Refused, unless the drain is halted."""
+    def settle(
+        self, drain: str, queue: str, runs: Sequence[tuple[int, int]], answer: Callable[[str], None], *, store: str = ""
+    ) -> None:
+        """Take these messages of a queue, by its name in the drain, off for good, as runs of (first sequence, count): the target
+        has them. `answer` gets "" when that is committed. `store`: the store for which an earlier release announced the queue.
+        Refused, unless the drain is halted, or if another broker of this cluster has these messages."""
         self._must_be_halted(drain)
-        node = self._logs.nodes.queue_by_uuid(queue)
+        if not _is_here(self._logs, queue, store):
+            text = f"the target has messages of queue {queue} that another broker of this cluster has, and this one does not"
+            raise Refused(421, f"{text}: make the broker with the store {store_and_queue(queue)[0] or store} the primary first")
+        node = self._logs.nodes.queue_by_uuid(store_and_queue(queue)[1])
         if node is None or node.messages is None:
             answer("")  # the queue is deleted, and so are its messages
             return
@@ -236,10 +243,21 @@ def _setting(leave: Leave) -> Setting:
     return Setting(key=LEAVING, value=leave.value(), needs=ORIGINS_SINCE)
 
 
+def _is_here(logs: Logs, name: str, store: str = "") -> bool:
+    """Whether sequences of a queue, by its name in a drain, are those of its messages here. `store`: the store for which an
+    earlier release has announced the queue, by its uuid alone."""
+    named, uuid = store_and_queue(name)
+    node = logs.nodes.queue_by_uuid(uuid)
+    if node is not None and node.messages_log != logs.lead.name:
+        return (named or store) == logs.store_id
+    return not named or (node is None and named == logs.store_id)
+
+
 class DrainSource:
-    """A queue of a broker that leaves, as the one link sees it that takes its messages: `$drain/QUEUE`, by the queue's uuid. The
-    tag of each delivery is the message's sequence, in 8 bytes. `$drain/QUEUE/traits`: with traits behind it
-    (`broker.core.origins.Traits`). Then messages come as they were sent, and those that are delayed, too."""
+    """A queue of a broker that leaves, as the one link sees it that takes its messages: `$drain/QUEUE`, by the queue's name in
+    the drain (`broker.core.origins.named`). The tag of each delivery is the message's sequence, in 8 bytes.
+    `$drain/QUEUE/traits`: with traits behind it (`broker.core.origins.Traits`). Then messages come as they were sent, and those
+    that are delayed, too."""
 
     def __init__(self, logs: Logs, node: QueueNode, queue: QueueTerminus, *, traits: bool) -> None:
         self._traits = traits
@@ -255,8 +273,7 @@ class DrainSource:
         """Let the link take the queue's messages when no other link holds any of them."""
         needs = questions.take_from_queue(self._node)
         attach.demand(needs)
-        if self._logs.leave is None or not self._logs.serving:
-            raise Condition("amqp:not-allowed", "this broker is not being drained")
+        _must_leave(self._logs)
         if self._logs.halted:
             raise Condition(CALLED_OFF, "the drain of this broker is cancelled")
         if self._queue.subscriptions:
@@ -281,13 +298,40 @@ class DrainSource:
         return found
 
 
-def drain_source(logs: Logs, queues: Queues) -> Callable[[str], DrainSource | None]:
+class NotHere:
+    """A queue that does not exist here, or whose messages of this name another broker has: a drain gets nothing."""
+
+    def __init__(self, logs: Logs, queue: str) -> None:
+        self._logs = logs
+        self._queue = queue
+
+    def knows_filter(self, name: str) -> bool:
+        """None."""
+        return False
+
+    def subscribe(self, attach: Attach, link: Sender) -> None:
+        """Refuse the link."""
+        attach.demand_either(questions.unknown(attach.asked.address))
+        _must_leave(self._logs)
+        raise Condition("amqp:not-found", f"this broker has no messages of queue {self._queue}")
+
+
+def _must_leave(logs: Logs) -> None:
+    if logs.leave is None or not logs.serving:
+        raise Condition("amqp:not-allowed", "this broker is not being drained")
+
+
+def drain_source(logs: Logs, queues: Queues) -> Callable[[str], DrainSource | NotHere | None]:
     """Finds such a source by its address."""
 
-    def named(address: str) -> DrainSource | None:
+    def named(address: str) -> DrainSource | NotHere | None:
         node, _, rest = address.partition("/")
-        uuid, _, how = rest.partition("/")
-        found = logs.nodes.queue_by_uuid(uuid) if node == NODE and how in ("", TRAITS) else None
-        return None if found is None else DrainSource(logs, found, queues.at(found), traits=how == TRAITS)
+        queue, _, how = rest.partition("/")
+        if node != NODE or how not in ("", TRAITS):
+            return None
+        found = logs.nodes.queue_by_uuid(store_and_queue(queue)[1])
+        if found is None or not _is_here(logs, queue):
+            return NotHere(logs, queue)
+        return DrainSource(logs, found, queues.at(found), traits=how == TRAITS)
 
     return named

@@ -1,12 +1,12 @@
 """The target of another store's drain or route: a queue that accepts each message of an origin once.
 
 Life of such a link: the drain has announced the origin (`broker.core.commands.OriginAdd`). The link attaches to
-`$drain/DRAIN/QUEUE`; both are uuids of the other store. The tag of each delivery is the sequence of its message in that store, in
-8 bytes, most significant first. Traits may follow (`broker.core.origins.Traits`): then the message gets the times of the traits,
-whatever the message and the queue define, and its failures are counted on. A new message is put on the origin's queue, and its
-batch records this (HELD records). A message that is held already, committed or in progress, is not enqueued, and gets its
-`accepted` when the one in progress is committed. If the queue or the disk is full, or the queue is deleted, the link ends, so
-that no message overtakes one that was not accepted.
+`$drain/DRAIN/QUEUE`: the drain's uuid, and the name of the queue at the source (`broker.core.origins.named`). The tag of each
+delivery is the sequence of its message in that store, in 8 bytes, most significant first. Traits may follow
+(`broker.core.origins.Traits`): then the message gets the times of the traits, whatever the message and the queue define, and its
+failures are counted on. A new message is put on the origin's queue, and its batch records this (HELD records). A message that is
+held already, committed or in progress, is not enqueued, and gets its `accepted` when the one in progress is committed. If the
+queue or the disk is full, or the queue is deleted, the link ends, so that no message overtakes one that was not accepted.
 
 Invariants: a message of an origin is enqueued once, however often it is sent, before and after a failover; an origin has one
 link, and a later link replaces an earlier one, so that messages keep their order; messages are on the queue in the order in which
@@ -25,7 +25,7 @@ from broker.core.commands import OriginAdd
 from broker.core.definitions import Change, OriginMade, OriginsReleased
 from broker.core.links import REJECTED
 from broker.core.nodes import QueueNode, Routed
-from broker.core.origins import PLAIN, SEQUENCE_BYTES, TAG_BYTES, Held, Traits, read_tags, traits_of
+from broker.core.origins import PLAIN, SEQUENCE_BYTES, TAG_BYTES, Held, Traits, read_tags, store_and_queue, traits_of
 from broker.sessions.attach import Attach, Output
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
@@ -65,6 +65,16 @@ class Origins:
         logs = [ledger.state.definitions for ledger in self.logs.ledgers.values()]
         return sum(drain not in each.routes for each in logs for drain, _ in each.origins)
 
+    def known_as(self, drain: str, queue: str) -> str:
+        """The name by which an origin is known here. An earlier release announced every queue by its uuid alone, in the name of
+        the store whose broker was the source's primary then."""
+        store, uuid = store_and_queue(queue)
+        for ledger in self.logs.ledgers.values() if store else ():
+            origin = ledger.state.definitions.origins.get((drain, uuid))
+            if origin is not None and origin.store == store:
+                return uuid
+        return queue
+
     def has_declined(self, drain: str, queue: str) -> bool:
         """Whether nothing of this queue is taken any more, because another target of the drain has it."""
         key = drain, queue
@@ -103,8 +113,13 @@ class Origins:
                 found = here if found is None else found.with_runs(here.runs())
         return found
 
+    def stores(self, drain: str) -> dict[str, str]:
+        """By the name of each queue of this drain: the store that it was announced for."""
+        logs = [ledger.state.definitions.origins for ledger in self.logs.ledgers.values()]
+        return {queue: origin.store for each in logs for (of, queue), origin in each.items() if of == drain}
+
     def of(self, drain: str) -> dict[str, int]:
-        """How much is held of each queue of this drain, by the queue's uuid, in ascending order."""
+        """How much is held of each queue of this drain, by the queue's name, in ascending order."""
         known = [each for ledger in self.logs.ledgers.values() for each in ledger.state.definitions.origins]
         held = {queue: self.held(drain, queue) for of, queue in sorted(known) if of == drain}
         return {queue: found.count for queue, found in held.items() if found is not None}

@@ -85,22 +85,22 @@ class CallOff:
 
     async def _settle(self, target: Side, drain: str) -> int:
         """Remove from the source the messages that a target holds. Returns their number."""
-        queues: list[str] = []
+        queues: dict[str, str] = {}
         body = {"drain": drain, "after": ""}
         while True:
             answer = await target.ask("ORIGINS", "drain", "", body)
             if answer["released"]:
                 return 0  # an earlier call has released them
-            queues += answer["queues"]
+            queues |= dict(zip(answer["queues"], answer.get("stores") or [""] * len(answer["queues"]), strict=True))
             if "next" not in answer:
                 break
             body["after"] = answer["next"]
         total = 0
-        for queue in queues:
+        for queue, store in queues.items():
             held = await held_there(target, drain, queue)
             total += held.count
             for runs in _portions(held.runs()):
-                await self._source.ask("SETTLE", "drain", "", {"drain": drain, "queue": queue, "runs": runs})
+                await self._source.ask("SETTLE", "drain", "", {"drain": drain, "queue": queue, "store": store, "runs": runs})
         return total
 
 
@@ -111,7 +111,7 @@ async def identity_of(side: Side) -> str:
 
 
 async def held_there(target: Side, drain: str, queue: str) -> Held:
-    """The sequences that the target holds of a queue, which is given by its uuid at the source."""
+    """The sequences that the target holds of a queue, which is given by its name in the drain."""
     held, body = Held(), {"drain": drain, "queue": queue, "after": 0}
     while True:
         answer = await target.ask("HELD", "drain", "", body)

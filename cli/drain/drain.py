@@ -25,6 +25,7 @@ from typing import Any
 from twisted.internet.defer import CancelledError
 
 from broker.client import ManagementError
+from broker.core.origins import named, store_and_queue
 from broker.drains import DECLINED
 from broker.sessions.departure import CALLED_OFF
 from cli import endings
@@ -103,7 +104,7 @@ class Drain:
         self._rate = rate
         self._result = Result()
         self._stays: set[str] = set()
-        """The uuids of queues that keep their target in any case."""
+        """The names in the drain of queues that keep their target in any case."""
         self._expected = 0
         self._told_s = 0.0
 
@@ -173,8 +174,8 @@ class Drain:
             self._shares = share_out(source, targets)
         return [compare(part(source, self._shares or {}, at), target) for at, target in enumerate(targets)]
 
-    def _side_of(self, uuid: str) -> Side:
-        return self._targets[(self._shares or {}).get(uuid, 0)]
+    def _side_of(self, queue: str) -> Side:
+        return self._targets[(self._shares or {}).get(store_and_queue(queue)[1], 0)]
 
     async def _larger(self, name: str, than: int) -> tuple[int, int, int]:
         """The number of larger messages of a queue, the sequence of the first one, and the bytes of the largest."""
@@ -211,7 +212,7 @@ class Drain:
             self._tell("leaving", {"drain": status["drain"], "to": status["to"]})
             await self._clients_gone()
             await self._define()
-            await self._move_all(str(status["drain"]), str(status["store"]))
+            await self._move_all(status)
             return await self._verify()
         except (OutOfTime, CancelledError):
             result.in_time = False
@@ -283,40 +284,41 @@ class Drain:
         side, status = self._targets[at], await self._status(self._source)
         for queue in await self._source.items("queue"):
             if queue.get("subscription") and self._side_of(str(queue["uuid"])) is side:
-                await self._take(side, str(status["drain"]), str(status["store"]), str(queue["name"]), str(queue["uuid"]))
+                await self._take(side, str(status["drain"]), str(status["store"]), str(queue["name"]), _named(queue, status))
 
-    async def _take(self, side: Side, drain: str, store: str, name: str, uuid: str) -> str:
+    async def _take(self, side: Side, drain: str, store: str, name: str, key: str) -> str:
         """Announce a queue to its target. Returns the address for its messages."""
-        body = {"drain": drain, "store": store, "queue": uuid, "into": name, "pause": True}
+        body = {"drain": drain, "store": store, "queue": key, "into": name, "pause": True}
         return str((await side.ask("TAKE", "drain", "", body))["address"])
 
-    async def _move_all(self, drain: str, store: str) -> None:
+    async def _move_all(self, status: Mapping[str, Any]) -> None:
+        drain, store = str(status["drain"]), str(status["store"])
         for queue in await self._source.items("queue"):
-            name, uuid = str(queue["name"]), str(queue["uuid"])
+            name, key = str(queue["name"]), _named(queue, status)
             if queue["messages"]:
                 refused = len(self._result.refused)
-                await self._move_queue(drain, store, name, uuid)
-                await self._report(drain, name, uuid, self._result.refused[refused:])
+                await self._move_queue(drain, store, name, key)
+                await self._report(drain, name, key, self._result.refused[refused:])
             if queue.get("subscription"):
-                await self._resume(drain, uuid)
+                await self._resume(drain, key)
 
-    async def _report(self, drain: str, name: str, uuid: str, refused: Sequence[tuple[str, int, str]]) -> None:
+    async def _report(self, drain: str, name: str, key: str, refused: Sequence[tuple[str, int, str]]) -> None:
         """Report the result of a queue to both sides, for their telemetry."""
-        tally = next(each for each in reversed(self._result.queues) if each["uuid"] == uuid)
+        tally = next(each for each in reversed(self._result.queues) if each["uuid"] == store_and_queue(key)[1])
         body: dict[str, Any] = {"drain": drain, "queue": name, "moved": tally["moved"] + tally["known"]}
         if refused:
             body |= {"stays": await self._left(name), "why": refused[0][2][:255]}
-        for side in (self._source, self._side_of(uuid)):
+        for side in (self._source, self._side_of(key)):
             try:
                 await side.ask("REPORT", "drain", "", body)
             except ManagementError as error:
                 if error.status not in (403, 501):  # an earlier release, or its ACL, does not have reports
                     raise
 
-    async def _resume(self, drain: str, uuid: str) -> None:
+    async def _resume(self, drain: str, key: str) -> None:
         """All messages of this subscription that can move have arrived."""
         try:
-            await self._side_of(uuid).ask("RESUME", "drain", "", {"drain": drain, "queue": uuid})
+            await self._side_of(key).ask("RESUME", "drain", "", {"drain": drain, "queue": key})
         except ManagementError as error:
             if error.status not in (
                 403,
@@ -325,20 +327,21 @@ class Drain:
             ):  # the queue is gone, or an earlier release or its ACL does not have pauses: both need no end of a pause
                 raise
 
-    async def _move_queue(self, drain: str, store: str, name: str, uuid: str) -> None:
-        target = self._side_of(uuid)
+    async def _move_queue(self, drain: str, store: str, name: str, key: str) -> None:
+        target = self._side_of(key)
         try:
-            address = await self._take(target, drain, store, name, uuid)
+            address = await self._take(target, drain, store, name, key)
         except ManagementError as error:
-            if DECLINED not in error.text or not await self._elsewhere(drain, store, name, uuid):
+            if DECLINED not in error.text or not await self._elsewhere(drain, store, name, key):
                 raise
-            target = self._side_of(uuid)  # an earlier drainer was killed after this step
-            address = await self._take(target, drain, store, name, uuid)
+            target = self._side_of(key)  # an earlier drainer was killed after this step
+            address = await self._take(target, drain, store, name, key)
         moved_s, began_s = self._clock.now_s, self._clock.now_s
-        tally: dict[str, Any] = {"name": name, "uuid": uuid, "moved": 0, "known": 0, "bytes": 0, "checksum": 0}
+        tally: dict[str, Any] = {"name": name, "uuid": store_and_queue(key)[1]}
+        tally |= {"moved": 0, "known": 0, "bytes": 0, "checksum": 0}
         self._result.queues.append(tally)
         while True:
-            move = await self._attempt(drain, name, uuid, address)
+            move = await self._attempt(drain, name, key, address)
             found = {"moved": move.moved, "known": move.known, "bytes": move.nbytes, "checksum": move.checksum}
             tally |= {what: tally[what] + count for what, count in found.items()}
             if not move.ended:
@@ -348,14 +351,16 @@ class Drain:
             move.close()
             if move.settled:
                 moved_s = self._clock.now_s
-            elif self._may_go_elsewhere(uuid, tally, move.ended) and self._clock.now_s - began_s >= ELSEWHERE_S:
-                if await self._elsewhere(drain, store, name, uuid):
-                    target, address = self._side_of(uuid), await self._take(self._side_of(uuid), drain, store, name, uuid)
+            elif self._may_go_elsewhere(key, tally, move.ended) and self._clock.now_s - began_s >= ELSEWHERE_S:
+                if await self._elsewhere(drain, store, name, key):
+                    target, address = self._side_of(key), await self._take(self._side_of(key), drain, store, name, key)
                     moved_s = began_s = self._clock.now_s
                     continue
-                self._stays.add(uuid)
+                self._stays.add(key)
             if CALLED_OFF in move.ended:
                 raise endings.Refused(f"queue {name!r}: this drain is cancelled ({move.ended})")
+            if move.ended.startswith("source: amqp:not-found"):
+                return  # another broker has become the source's primary, and has other messages of this queue
             if "link:stolen" in move.ended or "not-found" in move.ended:
                 raise endings.Refused(f"queue {name!r}: another drain of this broker is running, or has ended ({move.ended})")
             if "connection lost" not in move.ended and self._clock.now_s - moved_s >= self._patience_s:
@@ -367,11 +372,11 @@ class Drain:
             self._tell("again", {"queue": name, "why": move.ended})
             await self._clock.pause(0.2)
 
-    async def _attempt(self, drain: str, name: str, uuid: str, address: str) -> Move:
+    async def _attempt(self, drain: str, name: str, key: str, address: str) -> Move:
         """Move messages until the queue is empty, except for refused messages, or until the move cannot continue."""
-        held = await held_there(self._side_of(uuid), drain, uuid)
-        bounded, target = self._rate is not None, self._side_of(uuid)
-        move = Move(await self._source.client(), await target.client(), uuid, address, held, bounded=bounded, traits=self._traits)
+        held = await held_there(self._side_of(key), drain, key)
+        bounded, target = self._rate is not None, self._side_of(key)
+        move = Move(await self._source.client(), await target.client(), key, address, held, bounded=bounded, traits=self._traits)
         before = self._result.moved
         whole, moved_s = False, self._clock.now_s
         allowed_s = moved_s
@@ -393,7 +398,7 @@ class Drain:
                     silent_s >= ELSEWHERE_S
                     and move.in_flight
                     and not move.settled
-                    and self._may_go_elsewhere(uuid, self._result.queues[-1], _NO_CREDIT)
+                    and self._may_go_elsewhere(key, self._result.queues[-1], _NO_CREDIT)
                 ):
                     move.ended = _NO_CREDIT
                 elif silent_s >= self._patience_s and (move.in_flight or not self._clock.limited):
@@ -406,11 +411,12 @@ class Drain:
                 move.close()
         return move
 
-    def _may_go_elsewhere(self, uuid: str, tally: Mapping[str, Any], why: str) -> bool:
+    def _may_go_elsewhere(self, key: str, tally: Mapping[str, Any], why: str) -> bool:
         """Whether another target should be tried: the queue's target accepts nothing, none of its messages has moved,
         and there are other targets.
         """
-        if len(self._targets) < 2 or uuid in self._stays or tally["moved"] or tally["known"]:
+        store, _ = store_and_queue(key)  # other brokers may have messages of the same queue, which have moved
+        if len(self._targets) < 2 or store or key in self._stays or tally["moved"] or tally["known"]:
             return False
         return why == _NO_CREDIT or "resource-limit-exceeded" in why
 
@@ -480,7 +486,7 @@ class Drain:
             if result.refused:
                 return result
             if status["messages"]:
-                await self._move_all(str(status["drain"]), str(status["store"]))
+                await self._move_all(status)
             await self._clock.pause(_LOOK_S)
 
     async def _finish(self, status: dict[str, Any]) -> Result:
@@ -501,3 +507,10 @@ class Drain:
         if self._clock.now_s - self._told_s >= _TELL_S:
             self._told_s = self._clock.now_s
             self._tell(event, facts)
+
+
+def _named(queue: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """The name of a source's queue in the drain. In a cluster, only one broker has the messages of a queue that is not of level
+    `all`; a source of an earlier release does not say so (`local`).
+    """
+    return named("" if queue["replicate"] == "all" else str(status.get("local") or ""), str(queue["uuid"]))

@@ -33,15 +33,15 @@ _FIRST_CREDIT, _MOST_CREDIT = 50, 5000
 
 
 class Move:
-    """See the module. `held`: the sequences that the target said it holds. `bounded`: messages arrive only as far as
-    `allow` permits. `traits`: both brokers support traits, which are sent on unchanged.
+    """See the module. `queue`: its name in the drain. `held`: the sequences that the target said it holds. `bounded`:
+    messages arrive only as far as `allow` permits. `traits`: both brokers support traits, which are sent on unchanged.
     """
 
     def __init__(
         self,
         source: ManagementClient,
         target: ManagementClient,
-        uuid: str,
+        queue: str,
         address: str,
         held: Held,
         *,
@@ -75,7 +75,7 @@ class Move:
         self._out = target.wire.send_to(address, _Out(self))
         if traits:
             self._out.traits_of = self._here.traits
-        self._in = source.wire.receive_from(f"$drain/{uuid}{'/traits' if traits else ''}", _In(self), LARGEST_BYTES)
+        self._in = source.wire.receive_from(f"$drain/{queue}{'/traits' if traits else ''}", _In(self), LARGEST_BYTES)
         for client in (source, target):
             client.lost.addCallback(self._lost)
 

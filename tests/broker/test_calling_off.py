@@ -9,7 +9,7 @@ import pytest
 
 from broker.core import limits
 from tests.broker.clients import ACCEPTED, ADMIN, Bench, bench, condition, request, statuses
-from tests.broker.drain_bench import DRAIN, QUEUE, Taking
+from tests.broker.drain_bench import DRAIN, QUEUE, STORE, Taking
 from tests.broker.test_departure import ask, leave, left, source
 
 LARGE = limits.LARGE_PARTS * 16 * 1024 + 1
@@ -81,6 +81,22 @@ def test_what_is_settled_goes_with_its_level_and_its_parts() -> None:
         assert left(b)["messages"] <= 1
 
 
+def test_what_another_broker_of_the_cluster_has_is_not_settled_here() -> None:
+    """Its sequences are those of other messages here."""
+    with bench(clustered=True, default_level="configuration", identity="s1") as b:
+        b.upgraded()
+        names = filled(b, *range(3)) | {"runs": [1, 2]}
+        uuid = names["queue"]
+        ask(b, "HALT", **names)
+        for named in ({}, {"queue": f"s2.{uuid}"}, {"store": "s2"}, {"queue": "s2.gone"}):
+            assert ask(b, "SETTLE", **names | named)[0] == 421
+        assert left(b)["messages"] == 3
+        assert ask(b, "SETTLE", **names | {"queue": f"s1.{uuid}"})[0] == 200
+        assert ask(b, "SETTLE", **names | {"store": "s1", "runs": [3, 1]})[0] == 200, "an earlier release announced it"
+        assert ask(b, "SETTLE", **names | {"queue": "s1.gone"})[0] == 200
+        assert left(b)["messages"] == 0
+
+
 def test_a_large_message_that_is_settled_leaves_no_parts() -> None:
     with bench(part_bytes=16 * 1024) as b:
         names = filled(b, "x" * LARGE)
@@ -143,9 +159,9 @@ def test_a_drain_is_released_only_if_the_target_holds_what_was_settled() -> None
         again = taking.link()
         taking.send(again, 4)
         assert statuses(taking.client, again) == [ACCEPTED], "it goes on"
-        assert taking.ask("ORIGINS")[2] == {"released": False, "held": 4, "queues": [QUEUE]}
+        assert taking.ask("ORIGINS")[2] == {"released": False, "held": 4, "queues": [QUEUE], "stores": [STORE]}
         assert [taking.ask("RELEASE", held=4)[0] for _ in range(2)] == [200, 200]
-        assert taking.ask("ORIGINS")[2] == {"released": True, "held": 0, "queues": []}
+        assert taking.ask("ORIGINS")[2] == {"released": True, "held": 0, "queues": [], "stores": []}
         assert condition(taking.link()) == "amqp:not-found"
         assert taking.ask("FORGET")[0] == 200
         assert taking.ask("RELEASE", held="4")[0] == 400
@@ -173,3 +189,4 @@ def test_the_queues_of_a_drain_come_by_pages(monkeypatch: pytest.MonkeyPatch) ->
         assert (first["queues"], first["next"]) == (["a", "b"], "b")
         assert taking.ask("ORIGINS", after="b")[2]["queues"] == ["c", QUEUE]
         assert taking.ask("ORIGINS", after=QUEUE)[2]["queues"] == []
+        assert first["stores"] == ["s", "s"]

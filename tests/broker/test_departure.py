@@ -195,6 +195,30 @@ def test_a_drain_gets_what_the_others_had_and_its_tags_are_the_sequences() -> No
         assert left(b)["empty"]
 
 
+def test_messages_that_only_one_broker_of_a_cluster_has_go_to_a_drain_that_names_its_store() -> None:
+    """Their sequences are those of other messages at another broker, and the target may hold those."""
+    with bench(clustered=True, default_level="configuration", identity="s1") as b:
+        b.upgraded()
+        b.queue("q")
+        b.queue("all", replicate="all")
+        client = b.client()
+        for queue in ("q", "all"):
+            client.send(client.sender(queue), queue)
+        leave(b)
+        assert left(b)["local"] == "s1"
+        drainer = b.client(ADMIN)
+        uuid, other = b.broker.nodes.queues["q"].uuid, b.broker.nodes.queues["all"].uuid
+        for address in (uuid, f"s2.{uuid}", f"s1.{other}", "s1.unknown", "s2.unknown"):
+            assert condition(drainer.receiver(f"$drain/{address}")) == "amqp:not-found"
+        for address, comes in ((f"s1.{uuid}", "q"), (f"{other}/traits", "all")):
+            assert drainer.bodies(drainer.receiver(f"$drain/{address}")) == [comes]
+
+
+def test_a_single_broker_needs_no_store_in_the_names_of_its_queues() -> None:
+    with bench() as b:
+        assert left(b)["local"] == ""
+
+
 def test_a_broker_is_empty_only_behind_the_record_and_stays_so() -> None:
     with bench() as b:
         b.queue("q")

@@ -133,6 +133,22 @@ def test_a_large_message_is_put_once_and_its_parts_go_when_it_comes_again() -> N
         assert taking.held.runs() == [(1, 2)]
 
 
+def test_an_origin_that_an_earlier_release_announced_without_its_store_is_that_of_this_store() -> None:
+    """Breaks when a drain goes on after an upgrade, and what the target has comes again."""
+    with bench() as b:
+        taking = Taking(b)
+        taking.send(taking.link(), 1, 2)
+        own, other = f"{STORE}.{QUEUE}", f"store-2.{QUEUE}"
+        assert taking.ask("TAKE", store=STORE, queue=own, into="q")[2]["address"] == origin_address(DRAIN, QUEUE)
+        assert taking.ask("TAKE", store="store-2", queue=other, into="q")[2]["address"] == origin_address(DRAIN, other)
+        assert taking.ask("HELD", queue=own)[2]["runs"] == [1, 2]
+        assert taking.ask("HELD", queue=other)[2]["runs"] == []
+        assert taking.ask("ORIGINS")[2]["queues"] == [QUEUE, other]
+        link = taking.client.sender(origin_address(DRAIN, other))
+        taking.send(link, 1)
+        assert taking.bodies() == ["1", "2", "1"], "another message has this sequence there"
+
+
 def test_another_link_takes_the_place_of_the_one_before() -> None:
     with bench() as b:
         taking = Taking(b)

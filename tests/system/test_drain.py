@@ -329,6 +329,33 @@ def test_a_queue_whose_target_is_full_before_anything_of_it_has_moved_goes_to_an
         assert take(a.address, "bills", 10) == [message("bills", number) for number in range(10)]
 
 
+def test_after_a_switchover_the_messages_that_only_the_next_primary_has_move_too(tmp_path: Path) -> None:
+    """Each broker numbers the messages of a queue of level `configuration` by itself. Breaks when the target's account of one
+    broker's messages counts for those of another."""
+    level = ("--ha-replicate", "configuration")
+    with cluster(tmp_path / "new", 1, *level) as target, cluster(tmp_path / "old", 3, *level) as old:
+        new = target.primary()
+        new.create("queue", "orders")
+        first = old.primary()
+        second = next(broker for broker in old.brokers if broker is not first)
+        first.create("queue", "orders")
+        for broker, numbers in ((second, range(1000, 1030)), (first, range(400))):
+            old.promote(broker)
+            broker.wait_for("active")
+            assert send(broker.address, "orders", [message("orders", number) for number in numbers]) == len(numbers)
+        words = ("--from", old.url, "--to", new.address, "--spread", "0", "--rate", "60")
+        process = spawn(tmp_path / "drain.log", "qpid-drain", *words)
+        eventually(lambda: new.queue("orders")["messages"], lambda count: count > 60, "messages being moved")
+        old.promote(second)
+        assert process.wait() == 0
+        found = [int(proton_id(data)) for data in take(new.address, "orders", new.queue("orders")["messages"])]
+        assert sorted(number for number in found if number >= 1000) == list(range(1000, 1030))
+        moved = [number for number in found if number < 1000]
+        assert moved == list(range(len(moved)))
+        assert second.queue("orders")["messages"] == 0
+        assert 400 - len(moved) <= first.queue("orders")["messages"] < 400 - 60
+
+
 def proton_id(data: bytes) -> Any:
     found: Any = proton.Message()
     found.decode(data)

@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 from broker.core import limits
 from broker.core.commands import OriginAdd, OriginForget, OriginRelease
 from broker.core.definitions import DrainForgotten, Nothing, OriginMade, OriginsReleased
-from broker.core.origins import PLAIN, RESUMED, SEQUENCE_BYTES, TAG_BYTES, Held, Leave, Traits, read_tags, traits_of
+from broker.core.origins import (
+    PLAIN,
+    RESUMED,
+    SEQUENCE_BYTES,
+    TAG_BYTES,
+    Held,
+    Leave,
+    Traits,
+    named,
+    read_tags,
+    store_and_queue,
+    traits_of,
+)
 from broker.core.records import BadBatch, Batch, BatchBuilder, Kind
 from broker.core.state import CannotApply, State
 from tests.broker.core.definitions import Change, queue, state_of
@@ -30,6 +42,12 @@ def release(drain: str = "d") -> Change:
 
 def forget(drain: str = "d") -> Change:
     return {"op": "origin-forget", "drain": drain, "needs": 5}
+
+
+@pytest.mark.parametrize("store,name", [("", "uuid"), ("store", "store.uuid")])
+def test_a_queue_is_named_with_its_store_if_no_other_store_has_its_messages(store: str, name: str) -> None:
+    assert named(store, "uuid") == name
+    assert store_and_queue(name) == (store, "uuid")
 
 
 def test_a_queue_is_moved_to_until_the_last_drain_to_it_has_said_that_all_has_come_or_has_ended() -> None:
