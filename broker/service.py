@@ -108,6 +108,7 @@ class Broker:
         wall: Callable[[], float] = REAL_HOST.wall,
         as_rabbitmq: bool = False,
         dial: Dial | None = None,
+        runs_routes: bool = True,
         free_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self.broker_id = broker_id
@@ -143,7 +144,8 @@ class Broker:
         self.logs.store_id = broker_id
         self.logs.identify = lambda: broker_id
         sequences = Sequences(self.logs, self.queues)
-        self.routes = Routes(clock, self.logs, self.queues, self.turn, self.guard, new_id, dial or Dialer(clock))
+        dial = dial or Dialer(clock)
+        self.routes = Routes(clock, self.logs, self.queues, self.turn, self.guard, new_id, dial, runs=runs_routes)
         self.initial_values = InitialValues(self.logs)
         self.numbered = NumberedLinks(self.logs, self.queues, self.schedule)
         self.administration = Administration(

@@ -91,7 +91,7 @@ class Process:
 
     It reaches the outside world only through `reactor` and `host`. `links` makes the links to the other members.
     `segment_bytes` bounds the segments of a log, a checkpoint is due when the log has grown by `checkpoint_bytes`, and large
-    messages are received in parts of `part_bytes`.
+    messages are received in parts of `part_bytes`. Without `runs_routes` it fetches no messages from other brokers.
     """
 
     def __init__(
@@ -105,12 +105,14 @@ class Process:
         segment_bytes: int = FILE_BYTES,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
         part_bytes: int = PART_BYTES,
+        runs_routes: bool = True,
     ) -> None:
         self.host = host
         self.links = links
         self.segment_bytes = segment_bytes
         self.checkpoint_bytes = checkpoint_bytes
         self.part_bytes = part_bytes
+        self.runs_routes = runs_routes
         self.reactor = reactor
         self.settings = settings
         self.ha = ha
@@ -180,6 +182,7 @@ class Process:
             wall=self.host.wall,
             as_rabbitmq=self.settings.rabbitmq_clients,
             dial=Dialer(self.reactor, self.settings.route_passwords, self.tls, f"route-{self.store.store_id}"),
+            runs_routes=self.runs_routes,
             free_bytes=self._free_bytes,
         )
         self.acl_file.attach_to(self.broker)

@@ -3,7 +3,7 @@
 Life of a route: `CREATE` proposes it. When it is committed, and whenever a broker with the route in its log becomes the primary,
 a runner starts (`broker.routes.runner`). `DELETE` ends the route: a route that has its own queue at the source stays in the log
 as ending until the source has deleted this queue; with `force` it is deleted at once. A broker that is not the primary, is about
-to hand over, or is being drained runs no routes.
+to hand over, or is being drained runs no routes. One that is not to run them (`runs`) only lists and changes them.
 
 Invariants: a route has at most one runner, on the primary; a change is answered when it is committed.
 
@@ -53,6 +53,8 @@ class Routes:
         guard: Guard,
         new_id: Callable[[], str],
         dial: Dial,
+        *,
+        runs: bool = True,
     ) -> None:
         self.clock = clock
         self.logs = logs
@@ -61,6 +63,7 @@ class Routes:
         self.guard = guard
         self.dial = dial
         self._new_id = new_id
+        self._runs = runs
         self._runners: dict[str, RouteRunner] = {}
         self._waiting: dict[Deferred[Answer], None] = {}
         self._paused = False
@@ -114,7 +117,7 @@ class Routes:
 
     def _run(self, route: RouteAdd) -> None:
         self._end(route.uuid)
-        if not self._paused and not self.logs.closed:
+        if self._runs and not self._paused and not self.logs.closed:
             runner = self._runners[route.uuid] = RouteRunner(self, route)
             self.clock.callLater(0, self._start, runner)
 

@@ -5,10 +5,10 @@ and does not listen. It leaves and is emptied like any broker. When the target h
 in its folder lists what was moved. Then the folder may be deleted, by `--delete-released` or by a person. `delete` notes first,
 in a file of its own, that it deletes: if it is interrupted, `delete_rest` goes on.
 
-Invariants: the store's lock is held from the first read until the mark is written, and while the store is deleted. Only the
-broker's own log, the mark and the note of the deletion are written there. Nothing is deleted without the mark, and a mark
-counts only if the store's own log says the same, because the drain may have been cancelled in the meantime and the broker may
-have served.
+Invariants: the broker runs no routes, so no message is fetched into the store. The store's lock is held from the first
+read until the mark is written, and while the store is deleted. Only the broker's own log, the mark and the note of the
+deletion are written there. Nothing is deleted without the mark, and a mark counts only if the store's own log says the
+same, because the drain may have been cancelled in the meantime and the broker may have served.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Orphan(Inside):
 
     def __init__(self, clock: Clock, target: Target, folder: Path) -> None:
         settings = BrokerSettings.from_values({"data_dir": folder, "max_message_size": _LARGEST, "auth": False})
-        process = _Hidden(clock.reactor, settings, HaSettings.from_values({}))
+        process = _Hidden(clock.reactor, settings, HaSettings.from_values({}), runs_routes=False)
         super().__init__(clock, target, f"store in {folder}", process)
         self._folder = folder
         self._runs = False

@@ -329,6 +329,25 @@ def test_a_queue_whose_target_is_full_before_anything_of_it_has_moved_goes_to_an
         assert take(a.address, "bills", 10) == [message("bills", number) for number in range(10)]
 
 
+def test_the_routes_of_a_store_do_not_run_while_it_is_looked_at_or_drained(tmp_path: Path) -> None:
+    """Breaks when a dead store takes messages from live brokers."""
+    with standalone(tmp_path / "a") as a, standalone(tmp_path / "b") as b, standalone(tmp_path / "c") as c:
+        a.create("queue", "out")
+        b.create("queue", "in")
+        ask(b.address, "CREATE", "route", "", {"kind": "queue", "source": a.address, "exchange": "in", "key": "out"})
+        eventually(lambda: ask(b.address, "QUERY", "route")["items"][0]["state"], lambda state: state == "Operational", "a route")
+        b.stop()
+        assert send(a.address, "out", [message("out", number) for number in range(50)]) == 50
+        words = ("qpid-drain", "--store", b.store, "--to", c.address)
+        for more, told in (("--check",), "all of it will fit"), ((), "0 messages moved"), (("--cancel",), "with 0 messages"):
+            found = run(*words, *more)
+            assert (found.status, told in found.out) == (0, True), str(found)
+            assert a.queue("out")["messages"] == 50
+        b.start()
+        b.wait_for("standalone")
+        eventually(lambda: b.queue("in")["messages"], lambda count: count == 50, "the route of the broker running again")
+
+
 def test_after_a_switchover_the_messages_that_only_the_next_primary_has_move_too(tmp_path: Path) -> None:
     """Each broker numbers the messages of a queue of level `configuration` by itself. Breaks when the target's account of one
     broker's messages counts for those of another."""
