@@ -202,7 +202,9 @@ class Drain:
             result.left = int(status["messages"])
             if status["released"]:
                 return await self._finish(status)
-            if status["leaving"] and await self._was_called_off(status):
+            if status["leaving"] and await self._has_ended(status):
+                if not status["messages"]:
+                    return await self._verify()  # an earlier drainer was stopped before the source's log said so
                 await CallOff(self._clock, self._source, self._targets, self._tell).run()
             plan = await self.check()
             if plan.problems:
@@ -220,10 +222,10 @@ class Drain:
 
     # ---- the steps
 
-    async def _was_called_off(self, status: dict[str, Any]) -> bool:
-        """Whether a cancellation of this drain has begun and can no longer be undone."""
-        if not status["messages"]:
-            return False
+    async def _has_ended(self, status: dict[str, Any]) -> bool:
+        """Whether any target has released this drain: the source was empty, or, if it has messages, a cancellation has
+        begun that can no longer be undone.
+        """
         await self._meet()
         body = {"drain": status["drain"]}
         return status["target"] == self._identity and any(

@@ -329,6 +329,20 @@ def test_a_queue_whose_target_is_full_before_anything_of_it_has_moved_goes_to_an
         assert take(a.address, "bills", 10) == [message("bills", number) for number in range(10)]
 
 
+def test_a_drain_with_a_subscription_that_was_stopped_behind_its_release_is_completed(tmp_path: Path) -> None:
+    """The target has released the drain, and the source does not know. Breaks when the subscription is announced again."""
+    with standalone(tmp_path / "old") as old, standalone(tmp_path / "new") as new:
+        terms = {"container": "c", "name": "n", "address": "amq.topic", "shared": False, "lasting": True, "filters": ""}
+        old.create("queue", "c.n", durable=True, exclusive=True, subscription=terms)
+        there = ask(new.address, "QUERY", "ha")["items"][0]["brokerId"]
+        leaving = ask(old.address, "LEAVE", "drain", "", {"to": [new.address], "target": there, "spread": 0})
+        ask(new.address, "RELEASE", "drain", "", {"drain": leaving["drain"]})
+        for _ in range(2):
+            found = drain(old.address, new.address)
+            assert (found.status, "the broker is empty, and was released" in found.out) == (0, True), str(found)
+        assert run("qpid-drain", "status", "--from", old.address).out.startswith("released since")
+
+
 def test_the_routes_of_a_store_do_not_run_while_it_is_looked_at_or_drained(tmp_path: Path) -> None:
     """Breaks when a dead store takes messages from live brokers."""
     with standalone(tmp_path / "a") as a, standalone(tmp_path / "b") as b, standalone(tmp_path / "c") as c:
