@@ -82,10 +82,8 @@ class Routes:
     def pause(self) -> None:
         """Another broker will take over, or this one leaves: stop fetching, and settle the accepted messages."""
         self._paused = True
-        for runner in self._runners.values():
-            runner.retire()
-        self._retiring = [runner for runner in (*self._retiring, *self._runners.values()) if runner.is_connected]
-        self._runners.clear()
+        for uuid in list(self._runners):
+            self._retire(uuid)
 
     def over(self) -> None:
         """This broker stops serving: proposals get no other answer."""
@@ -129,6 +127,13 @@ class Routes:
         runner = self._runners.pop(uuid, None)
         if runner is not None:
             runner.stop()
+
+    def _retire(self, uuid: str) -> None:
+        """Fetch nothing more, and settle the accepted messages at the source, which would give them to others."""
+        runner = self._runners.pop(uuid, None)
+        if runner is not None:
+            runner.retire()
+            self._retiring = [each for each in (*self._retiring, runner) if each.is_connected]
 
     # ---- for the runners
 
@@ -227,7 +232,7 @@ class Routes:
         if known is None:
             raise Refused(404, "there is no such route")
         if known.kind == QUEUE or body.get("force"):
-            self._end(known.uuid)
+            self._retire(known.uuid)
             return self._answered(RouteDel(uuid=known.uuid), 204, "deleted", {"uuid": known.uuid})
         ending = msgspec.structs.replace(known, ending=True)
         if known.ending:

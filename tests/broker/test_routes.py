@@ -15,7 +15,7 @@ from broker.core import limits
 from broker.core.commands import Setting
 from broker.core.hops import HOPS
 from broker.core.origins import LEAVING
-from tests.broker.clients import ADMIN, condition
+from tests.broker.clients import ADMIN, condition, request
 from tests.broker.route_bench import Network, network
 
 LARGE = limits.LARGE_PARTS * 16 * 1024 + 1
@@ -354,6 +354,30 @@ def test_a_broker_that_leaves_fetches_nothing_more(net: Network) -> None:
     net.brokers["b"].broker.lead.change(Setting(key=LEAVING, value={}), lambda reason: None)
     net.pass_time(1)
     assert net.bodies("b", "in") == ["stays"], "it stays after all"
+
+
+def test_what_a_route_has_put_when_it_is_deleted_is_settled_at_its_source(net: Network) -> None:
+    """Or the source would give it to others, too."""
+    target = net.brokers["b"].lead
+    net.route("b", "a", "in", "out")
+    client = net.brokers["b"].client(ADMIN)
+    reply = client.receiver(None, dynamic=True)
+    link = client.sender("$management")
+    target.automatic = False
+    net.send("a", "out", *range(3))
+    names = {"kind": "queue", "source": "a", "exchange": "in", "key": "out"}
+    client.send_encoded(link, request("DELETE", "route", "", reply.remote_source.address, 1, names))
+    net.settle()
+    net.send("a", "out", "late")
+    target.automatic = True
+    while target.waiting:
+        target.commit()
+        net.settle()
+    net.pass_time(0.5)
+    assert [answer.properties["statusCode"] for _, answer in client.received[reply.name]] == [204]
+    assert net.bodies("b", "in") == [0, 1, 2]
+    assert net.bodies("a", "out") == ["late"]
+    assert held(net) == 0
 
 
 def test_what_has_come_to_a_broker_that_leaves_is_settled_at_its_source(net: Network) -> None:
