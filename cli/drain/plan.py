@@ -2,8 +2,8 @@
 
 A queue fits if the target has no queue of this name, or one with the same definition and at least as many copies.
 Copies are compared only if the source keeps copies: a standalone broker promises none, and its queues get the target's
-default level. Objects that already exist are not created. So a plan that was carried out partly can be made again, and
-continues.
+default level. A queue of level `configuration` has no copies of its messages, so it fits on a standalone broker.
+Objects that already exist are not created. So a plan that was carried out partly can be made again, and continues.
 
 With several targets, each queue goes completely to one of them. Queues that get messages from the same exchange or dead
 letters from each other go to the same target, because a sender to that exchange reaches only one target. Such a group
@@ -59,8 +59,7 @@ def compare(source: Inventory, target: Inventory) -> Plan:
         name = str(queue["name"])
         if name in there:
             plan.problems += [(f"queue {name!r}", why) for why in _differences(queue, there[name], source, target)]
-        elif _level(queue, source) == "all" and not target.clustered:
-            why = "its level of replication is all, and the target is one broker by itself"
+        elif why := _too_few_copies(queue, None, source, target):
             plan.problems.append((f"queue {name!r}", why))
         else:
             plan.creates.append(("queue", name, _queue_body(queue, source)))
@@ -84,7 +83,7 @@ def share_out(source: Inventory, targets: Sequence[Inventory]) -> dict[str, int]
             for queue in company:
                 other = there[at].get(str(queue["name"]))
                 if other is None:
-                    misfits += _level(queue, source) == "all" and not targets[at].clustered
+                    misfits += bool(_too_few_copies(queue, None, source, targets[at]))
                 else:
                     alike = not any(_differences(queue, other, source, targets[at]))
                     has, misfits = has + alike, misfits + (not alike)
@@ -180,8 +179,20 @@ def _differences(queue: Item, other: Item, source: Inventory, target: Inventory)
     for name in _ALIKE:
         if (queue[name] or "") != (other[name] or ""):
             yield f"{name} is {queue[name]}, and the target's {other[name]}"
-    if LEVELS.index(_level(other, target)) < LEVELS.index(_level(queue, source)):
-        yield f"its level of replication is {queue['replicate']}, and the target's {_level(other, target)}"
+    if why := _too_few_copies(queue, other, source, target):
+        yield why
+
+
+def _too_few_copies(queue: Item, other: Item | None, source: Inventory, target: Inventory) -> str:
+    """Why the target keeps less of this queue than the source does; "" if it does not. `other`: the target's queue of this
+    name, None if it would be created.
+    """
+    level = _level(queue, source)
+    if not target.clustered:
+        return f"its level of replication is {level}, and the target is one broker by itself" if level == "all" else ""
+    if other is None or LEVELS.index(_level(other, target)) >= LEVELS.index(level):
+        return ""
+    return f"its level of replication is {level}, and the target's {_level(other, target)}"
 
 
 def _identity(binding: Item) -> tuple[str, str, str]:

@@ -59,6 +59,17 @@ def test_a_replicated_queue_does_not_go_to_one_broker_by_itself() -> None:
     assert plan.problems == [("queue 'q'", "its level of replication is all, and the target is one broker by itself")]
 
 
+@pytest.mark.parametrize("clustered", [True, False])
+@pytest.mark.parametrize("level", ["none", "configuration", "all"])
+def test_a_queue_that_may_be_made_fits_when_it_is_there(level: str, clustered: bool) -> None:
+    """Else a drain begins, closes its source to clients, and is refused then."""
+    source = having(queue(replicate=level), clustered=True)
+    before = compare(source, having(clustered=clustered))
+    assert [bool(before.creates), bool(before.problems)] == ([True, False] if clustered or level != "all" else [False, True])
+    made = [queue(name, replicate=body["replicate"] if clustered else "none") for _, name, body in before.creates]
+    assert compare(source, having(*made, clustered=clustered)).problems == before.problems
+
+
 def test_exchanges_come_behind_their_alternates_and_in_front_of_what_is_bound_to_them() -> None:
     bound = {"exchange": "x", "queue": "q", "key": "k", "arguments": {"a": 1}, "replicate": "all"}
     by_name = {"exchange": "", "queue": "q", "key": "q", "arguments": {}, "replicate": "all"}
