@@ -143,6 +143,7 @@ class Departure:
             self._logs.halted = False
             self._queues.unused.begin()
             for terminus in self._queues.termini:
+                terminus.due.look()
                 terminus.dispatch_soon()
             answer(reason)
 

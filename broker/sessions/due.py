@@ -8,6 +8,10 @@ it is checked again later. A delayed message becomes available in its old place.
 A message is also checked just before it is delivered (`fit`), so the result does not depend on a late sweep: an expired one is
 not delivered and leaves, and a delayed one is held back, without being acquired, until a sweep handles its time.
 
+On a broker that leaves, messages do not expire. The target of the drain may have a message that is still here, because its
+drainer was stopped, and a consumer there may have taken it: as a dead letter it would move once more. The drain takes the time of
+each message to the target, where it expires.
+
 Invariants: a time is handled once in a term, by a sweep or when its message is about to be delivered; a delayed message is
 available only after a sweep has handled its time, or to a drain, which passes the time on to the next store; sweeps are
 `EVERY_MS` apart, and handle about `MOST` times each (`MORE_MS` apart while there are more).
@@ -49,6 +53,10 @@ class Swept(Protocol):
     def held(self) -> bool:
         """Whether consumers get nothing, because another broker is about to take over."""
 
+    @property
+    def leaves(self) -> bool:
+        """Whether a drain takes the messages, and the times at which they expire."""
+
     def give_back(self, sequences: list[int]) -> None:
         """These are available from now on."""
 
@@ -88,7 +96,10 @@ class Due:
     def look(self) -> None:
         """Let a sweep come when the next time is due."""
         messages = self._queue.node.messages
-        next_ms = None if messages is None else messages.next_due_ms
+        if messages is None:
+            return
+        delays = messages.delays
+        next_ms = messages.next_due_ms if not self._queue.leaves else None if delays is None else delays.next_ms
         if next_ms is None:
             return
         when_ms = max(int(next_ms), self._swept_ms + EVERY_MS)
@@ -111,7 +122,7 @@ class Due:
             self._arm(now_ms + EVERY_MS)
             return
         more = self._let_go(messages, now_ms)
-        if messages.expiries is not None:
+        if messages.expiries is not None and not queue.leaves:
             gone = messages.expiries.take(now_ms, MOST)
             more = more or len(gone) >= MOST
             self._expire(messages, messages.expiries, gone, now_ms)
@@ -180,7 +191,11 @@ class Due:
         delays, expiries = messages.delays, messages.expiries
         if delays is not None and delays.waiting:
             lots = without(lots, delays.is_waiting)
-        if expiries is not None and any(expiries.any_of(lot.first_seq, lot.n_messages) for lot in lots):
+        if (
+            expiries is not None
+            and not self._queue.leaves
+            and any(expiries.any_of(lot.first_seq, lot.n_messages) for lot in lots)
+        ):
             now_ms = self._queue.ledger.now_ms
             expired: list[int] = []
             times = expiries.at

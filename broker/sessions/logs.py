@@ -20,7 +20,7 @@ from broker.core import limits
 from broker.core.commands import LARGE_SINCE, MACHINE_VERSION, TIMES_SINCE, ExchangeDel, QueueDel
 from broker.core.definitions import Change
 from broker.core.nodes import CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode
-from broker.core.origins import LEAVING, Leave
+from broker.core.origins import LEAVING, TRAITS_SINCE, Leave
 from broker.core.queues.residency import Residency
 from broker.host import REAL_HOST
 from broker.sessions.inflow import Inflow
@@ -105,6 +105,12 @@ class Logs:
         """The departure in this broker's log, with the targets of its queues; None if it does not leave."""
         setting = self.lead.state.definitions.settings.get(LEAVING)
         return None if setting is None else Leave.of(setting.value)
+
+    @property
+    def gives_times(self) -> bool:
+        """Whether this broker leaves, and the expiry times of its messages go to the target with them."""
+        leaves = LEAVING in self.lead.state.definitions.settings
+        return leaves and all(ledger.version >= TRAITS_SINCE for ledger in self.ledgers.values())
 
     @property
     def closed(self) -> bool:

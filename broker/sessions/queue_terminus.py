@@ -302,6 +302,11 @@ class QueueTerminus:
         return self._queues.held
 
     @property
+    def leaves(self) -> bool:
+        """Whether a drain takes the messages, and the times at which they expire."""
+        return self._queues.logs.gives_times
+
+    @property
     def paused(self) -> bool:
         """Whether it is the queue of a subscription that a drain moves here: older messages will still arrive, and must be
         delivered first."""

@@ -396,6 +396,33 @@ def test_a_drain_that_knows_traits_gets_messages_as_they_were_sent_and_delayed_o
         assert sorted(message.body for _, message in drainer.received["the drain's"]) == ["failed", "plain"], "it waits again"
 
 
+def test_messages_do_not_expire_on_a_broker_that_leaves_but_at_its_target_or_when_it_serves_again() -> None:
+    """The target may have them already, and would get them once more as dead letters."""
+    with bench() as b:
+        b.queue("dead")
+        admin = b.client(ADMIN)
+        admin.request("CREATE", "exchange", "dlx", {"exchangeType": "fanout"})
+        admin.request("CREATE", "binding", "", {"exchange": "dlx", "queue": "dead", "key": ""})
+        admin.connection.close()
+        b.queue("q", alternateExchange="dlx")
+        client = b.client()
+        client.send(client.sender("q"), "m", ttl=2)
+        drain = leave(b)["drain"]
+        b.pass_time(4)
+        assert (b.depth("q"), b.depth("dead")) == (1, 0)
+        drainer = b.client(ADMIN)
+        drainer.auto_accept = False
+        drainer.receiver(f"{source(b)}/traits", name="the drain's")
+        [(delivery, _)] = drainer.received["the drain's"]
+        assert 0 < traits_in(delivery).expires_ms < b.lead.ledger.now_ms
+        drainer.connection.close()
+        b.pass_time(2)
+        assert (b.depth("q"), b.depth("dead")) == (1, 0)
+        assert [ask(b, operation, drain=drain)[0] for operation in ("HALT", "REOPEN")] == [200, 200]
+        b.pass_time(1)
+        assert (b.depth("q"), b.depth("dead")) == (0, 1)
+
+
 def test_a_large_message_comes_as_it_was_sent_with_traits_too() -> None:
     with bench(part_bytes=16 * 1024) as b:
         b.queue("q")
