@@ -42,14 +42,16 @@ _BURST_S = 0.5
 """With a rate, messages that were not moved in time are made up for over at most this time."""
 PATIENCE_S = 10.0
 """A queue is given up after this time if the target accepts none of its messages, or, without a deadline, if the source
-delivers none.
+delivers none. While bytes of a large message arrive or leave, the time begins again.
 """
 
 
 ELSEWHERE_S = 2.0
 """After this time, a queue none of whose messages has arrived may be given to another target."""
 
-_GIVES_NOTHING = "{} messages cannot be delivered: they are delayed or cannot be read"
+_GIVES_NOTHING = "{} messages cannot be delivered: they {}cannot be read"
+_GIVES_NO_REST = "the source has sent a part of a message, and nothing more for {:g} s"
+_NO_ANSWER = "no answer from the target for {:g} s"
 _TAKES_NOTHING = "the target gives no credit: its queue, or its disk, is nearly full"
 _NO_CREDIT = f"target: {_TAKES_NOTHING}"
 
@@ -392,19 +394,21 @@ class Drain:
                 self._result.left = max(0, self._expected - self._result.moved)
                 self._say("moving", {"queue": name, "moved": self._result.moved, "left": self._result.left})
                 silent_s = self._clock.now_s - moved_s
-                if move.active:
-                    move.active, moved_s = False, self._clock.now_s
-                elif not move.in_flight and (left := await self._left(name) - len(move.refused)) <= 0:
+                under_way = move.in_flight or move.arriving
+                if move.has_advanced():
+                    moved_s = self._clock.now_s
+                elif not under_way and (left := await self._left(name) - len(move.refused)) <= 0:
                     break
                 elif (
                     silent_s >= ELSEWHERE_S
-                    and move.in_flight
+                    and move.lacks_credit
                     and not move.settled
                     and self._may_go_elsewhere(key, self._result.queues[-1], _NO_CREDIT)
                 ):
                     move.ended = _NO_CREDIT
-                elif silent_s >= self._patience_s and (move.in_flight or not self._clock.limited):
-                    self._result.refused.append((name, 0, _GIVES_NOTHING.format(left) if not move.in_flight else _TAKES_NOTHING))
+                elif silent_s >= self._patience_s and (under_way or not self._clock.limited):
+                    why = self._why_silent(move) or _GIVES_NOTHING.format(left, "" if self._traits else "are delayed or ")
+                    self._result.refused.append((name, 0, why))
                     break
             whole = True
         finally:
@@ -412,6 +416,14 @@ class Drain:
             if not whole:
                 move.close()
         return move
+
+    def _why_silent(self, move: Move) -> str:
+        """Why messages that are under way do not arrive; "" if none are."""
+        if move.lacks_credit:
+            return _TAKES_NOTHING
+        if move.in_flight:
+            return _NO_ANSWER.format(self._patience_s)
+        return _GIVES_NO_REST.format(self._patience_s) if move.arriving else ""
 
     def _may_go_elsewhere(self, key: str, tally: Mapping[str, Any], why: str) -> bool:
         """Whether another target should be tried: the queue's target accepts nothing, none of its messages has moved,

@@ -53,8 +53,10 @@ class Move:
         """Sequences that the target does not accept, and the reasons."""
         self.ended = ""
         """Why the move cannot continue; "" while it can."""
-        self.active = False
-        """Whether anything has happened since this was last set to False."""
+        self._active = False
+        """Whether messages or outcomes have come since `has_advanced` was last asked."""
+        self._progress = 0, 0
+        """The bytes of an unfinished message from the source, and those that have not left for the target, at that time."""
         self._source = source
         self._target = target
         self._held = held
@@ -89,6 +91,25 @@ class Move:
         return self._here.count
 
     @property
+    def arriving(self) -> bool:
+        """Whether a message from the source has arrived in part."""
+        return self._in is not None and self._in.unfinished > 0
+
+    @property
+    def lacks_credit(self) -> bool:
+        """Whether messages wait because the target gives no credit, and it has answered all that were sent."""
+        link = self._out
+        return link is not None and link.credit <= 0 and 0 < self._here.unsent == self._here.count
+
+    def has_advanced(self) -> bool:
+        """Whether anything has happened since the last call: of a large message, any of its bytes."""
+        coming = 0 if self._in is None else self._in.unfinished
+        going = self._out.buffered_bytes if self._out is not None and self._out.open else 0
+        advanced = self._active or (coming, going) != self._progress
+        self._active, self._progress = False, (coming, going)
+        return advanced
+
+    @property
     def settled(self) -> int:
         """The number of messages that have left the source: moved ones, and those that the target already had."""
         return self.moved + self.known
@@ -115,7 +136,7 @@ class Move:
         """Messages from the source have arrived."""
         link = self._in
         assert link is not None
-        self.active = True
+        self._active = True
         first, messages = link.take()
         sequences, traits = read_tags(link.tags(first, len(messages)))
         if len(sequences) < len(messages):
@@ -171,7 +192,7 @@ class Move:
         """The target's outcomes."""
         link = self._out
         assert link is not None
-        self.active = True
+        self._active = True
         taken: list[tuple[int, int]] = []
         reasons, link.refusals = link.refusals, {}
         for first, count, outcome, _ in link.take_outcomes():

@@ -1,8 +1,9 @@
-"""A proxy for TCP between two processes of a test, which stalls and cuts: a partition that affects only these two.
+"""A proxy for TCP between two processes of a test, which stalls and cuts: a partition that affects only these two; or it is slow.
 
 Life: it listens on a port of loopback and forwards the bytes of each connection both ways, in one thread for all. `stall`
 holds back all bytes, as a network that loses every packet does. `cut` ends all connections with a reset and refuses new ones.
-`mend` continues, with the bytes that were held back. Leaving the context ends it.
+`mend` continues, with the bytes that were held back. With a `rate` it forwards so many bytes a second. Leaving the context ends
+it.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ class _End:
 class TcpProxy:
     """See the module. It carries to `to`, host and port."""
 
-    def __init__(self, listening: socket.socket, to: tuple[str, int]) -> None:
+    def __init__(self, listening: socket.socket, to: tuple[str, int], rate: float | None) -> None:
         self.address = "{}:{}".format(*listening.getsockname())
         self._to = to
+        self._rate = rate
         self._listening = listening
         self._selector = selectors.DefaultSelector()
         self._ends: set[_End] = set()
@@ -74,11 +76,14 @@ class TcpProxy:
             if self._stalled.is_set():
                 self._over.wait(_LOOK_S)
                 continue
+            nbytes = 0
             for key, events in self._selector.select(_LOOK_S):
                 if key.data is None:
                     self._accept()
                 elif key.data in self._ends:
-                    self._serve(key.data, events)
+                    nbytes += self._serve(key.data, events)
+            if self._rate is not None:
+                self._over.wait(nbytes / self._rate)
         for end in list(self._ends):
             self._end(end)
         self._selector.close()
@@ -99,21 +104,25 @@ class TcpProxy:
             self._ends.add(end)
             self._selector.register(end.sock, selectors.EVENT_READ, end)
 
-    def _serve(self, end: _End, events: int) -> None:
+    def _serve(self, end: _End, events: int) -> int:
+        """Read from this end, and write to it. Returns how many bytes were read."""
+        nbytes = 0
         try:
             if events & selectors.EVENT_READ:
                 data = end.sock.recv(_READ_BYTES)
                 if not data:
                     self._end(end)
-                    return
+                    return 0
+                nbytes = len(data)
                 end.other.unsent += data
                 self._send(end.other)
             if events & selectors.EVENT_WRITE:
                 self._send(end)
         except BlockingIOError:
-            return
+            return nbytes
         except OSError:
             self._end(end)
+        return nbytes
 
     def _send(self, end: _End) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -146,10 +155,10 @@ def _reset(sock: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def tcp_proxy(to: str, port: int = 0) -> Iterator[TcpProxy]:
-    """A proxy before the address `to`, which listens on that port of loopback."""
+def tcp_proxy(to: str, port: int = 0, rate: float | None = None) -> Iterator[TcpProxy]:
+    """A proxy before the address `to`, which listens on that port of loopback. `rate`: bytes a second."""
     host, _, number = to.rpartition(":")
-    proxy = TcpProxy(socket.create_server(("127.0.0.1", port)), (host, int(number)))
+    proxy = TcpProxy(socket.create_server(("127.0.0.1", port)), (host, int(number)), rate)
     try:
         yield proxy
     finally:

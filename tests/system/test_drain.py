@@ -14,6 +14,7 @@ import google_crc32c
 import proton
 import pytest
 
+from cli.drain.drain import PATIENCE_S
 from cli.verify.core.checker import Checker
 from cli.verify.core.measures import Measures
 from tests.cli.running import Forked, Ran, run
@@ -327,6 +328,22 @@ def test_a_queue_whose_target_is_full_before_anything_of_it_has_moved_goes_to_an
         told = [json.loads(line) for line in (tmp_path / "drain.log").read_text().splitlines() if line.startswith("{")]
         assert [each["queue"] for each in told if each["event"] == "elsewhere"] == ["orders"]
         assert take(a.address, "bills", 10) == [message("bills", number) for number in range(10)]
+
+
+@pytest.mark.parametrize("slow", ["source", "target"])
+def test_a_message_that_takes_long_on_the_wire_moves(tmp_path: Path, slow: str) -> None:
+    """Breaks when a drain counts whole messages only, and gives a queue up although bytes arrive or leave."""
+    with standalone(tmp_path / "old") as old, standalone(tmp_path / "new") as new:
+        old.create("queue", "q")
+        data = bytes(proton.Message(body="x" * (26 * MIB), durable=True).encode())
+        assert send(old.address, "q", [data]) == 1
+        with tcp_proxy((old if slow == "source" else new).address, rate=2 * MIB) as between:
+            addresses = (between.address, new.address) if slow == "source" else (old.address, between.address)
+            began_s = time.monotonic()
+            found = drain(*addresses)
+            assert time.monotonic() - began_s > PATIENCE_S
+        assert (found.status, "1 messages moved; the broker is empty" in found.out) == (0, True), str(found)
+        assert take(new.address, "q", 1) == [data]
 
 
 def test_a_drain_with_a_subscription_that_was_stopped_behind_its_release_is_completed(tmp_path: Path) -> None:
