@@ -271,16 +271,19 @@ class DrainSource:
         return False
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
-        """Let the link take the queue's messages when no other link holds any of them."""
+        """Let the link take the queue's messages when no other link holds any of them. An earlier link of the drain ends, because
+        its drainer may be frozen: the target knows what has come from it."""
         needs = questions.take_from_queue(self._node)
         attach.demand(needs)
         _must_leave(self._logs)
         if self._logs.halted:
             raise Condition(CALLED_OFF, "the drain of this broker is cancelled")
-        if self._queue.subscriptions:
-            raise Condition("amqp:resource-locked", f"queue {self._node.name!r} has consumers still: try again")
         if attach.link.presettled:
             raise Condition("amqp:invalid-field", "the messages of a drain are settled when the target has them")
+        for earlier in [each for each in self._queue.subscriptions if each.drains]:
+            earlier.end_slow(Condition("amqp:link:stolen", "another link of this drain has attached"))
+        if self._queue.subscriptions:
+            raise Condition("amqp:resource-locked", f"queue {self._node.name!r} has consumers still: try again")
         if self._traits:
             link.traits_of = self._traits_of
             self._queue.due.let_all_go()

@@ -195,6 +195,24 @@ def test_a_drain_gets_what_the_others_had_and_its_tags_are_the_sequences() -> No
         assert left(b)["empty"]
 
 
+def test_a_later_link_of_a_drain_takes_the_place_of_an_earlier_one_and_gets_its_messages_in_order() -> None:
+    """The earlier drainer may be frozen, and hold messages for as long as its connection is open."""
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), *range(6))
+        leave(b)
+        frozen, drainer = b.client(ADMIN), b.client(ADMIN)
+        frozen.auto_accept = False
+        first = frozen.receiver(f"{source(b)}/traits", credit=4)
+        assert frozen.bodies(first) == [0, 1, 2, 3]
+        second = drainer.receiver(f"{source(b)}/traits")
+        assert condition(first) == "amqp:link:stolen"
+        assert drainer.bodies(second) == list(range(6))
+        b.pass_time(0.1, 0.01)
+        assert left(b)["empty"]
+
+
 def test_messages_that_only_one_broker_of_a_cluster_has_go_to_a_drain_that_names_its_store() -> None:
     """Their sequences are those of other messages at another broker, and the target may hold those."""
     with bench(clustered=True, default_level="configuration", identity="s1") as b:
