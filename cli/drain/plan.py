@@ -2,8 +2,9 @@
 
 A queue fits if the target has no queue of this name, or one with the same definition and at least as many copies.
 Copies are compared only if the source keeps copies: a standalone broker promises none, and its queues get the target's
-default level. A queue of level `configuration` has no copies of its messages, so it fits on a standalone broker.
-Objects that already exist are not created. So a plan that was carried out partly can be made again, and continues.
+default level. A queue of level `configuration` has no copies of its messages, so it fits on a standalone broker. A
+binding fits if the target has none with its exchange, queue and key, or one with the same arguments. Objects that already
+exist are not created. So a plan that was carried out partly can be made again, and continues.
 
 With several targets, each queue goes completely to one of them. Queues that get messages from the same exchange or dead
 letters from each other go to the same target, because a sender to that exchange reaches only one target. Such a group
@@ -63,9 +64,14 @@ def compare(source: Inventory, target: Inventory) -> Plan:
             plan.problems.append((f"queue {name!r}", why))
         else:
             plan.creates.append(("queue", name, _queue_body(queue, source)))
-    bound = {_identity(item) for item in target.bindings}
+    bound = {_identity(item): _arguments(item) for item in target.bindings}
     for binding in source.bindings:
-        if binding["exchange"] and _identity(binding) not in bound:
+        mine, theirs = _arguments(binding), bound.get(_identity(binding))
+        if binding["exchange"] and theirs not in (None, mine):
+            exchange, queue_name, key = _identity(binding)
+            what = f"binding of queue {queue_name!r} to exchange {exchange!r} with key {key!r}"
+            plan.problems.append((what, f"its arguments are {mine}, and the target's {theirs}"))
+        elif binding["exchange"] and theirs is None:
             fields = ("exchange", "queue", "key", "arguments")
             plan.creates.append(("binding", "", {name: binding[name] for name in fields}))
     return plan

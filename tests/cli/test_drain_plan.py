@@ -88,6 +88,19 @@ def test_exchanges_come_behind_their_alternates_and_in_front_of_what_is_bound_to
     assert other.problems == [("exchange 'x'", "it is a fanout exchange, and the target's of this name a direct one")]
 
 
+def test_a_binding_that_is_there_must_have_the_same_arguments() -> None:
+    """Else messages would go other ways at the target."""
+
+    def bound(**arguments: Any) -> Inventory:
+        return having(queue(), exchange("x", exchangeType="headers"), binding("x", "q") | {"arguments": arguments})
+
+    assert compare(bound(a=1), bound(a=1)).problems == compare(bound(), bound()).problems == []
+    found = compare(bound(a=1), bound(a=2))
+    assert found.creates == []
+    why = "its arguments are {'a': 1}, and the target's {'a': 2}"
+    assert found.problems == [("binding of queue 'q' to exchange 'x' with key 'k'", why)]
+
+
 def test_exchanges_that_are_each_others_alternates_are_made_all_the_same() -> None:
     plan = compare(having(exchange("x", alternateExchange="y"), exchange("y", alternateExchange="x")), having())
     assert {name for _, name, _ in plan.creates} == {"x", "y"}
