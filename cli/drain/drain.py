@@ -365,8 +365,8 @@ class Drain:
                 raise endings.Refused(f"queue {name!r}: this drain is cancelled ({move.ended})")
             if move.ended.startswith("source: amqp:not-found"):
                 return  # another broker has become the source's primary, and has other messages of this queue
-            if "link:stolen" in move.ended or "not-found" in move.ended:
-                raise endings.Refused(f"queue {name!r}: another drain of this broker is running, or has ended ({move.ended})")
+            if "link:stolen" in move.ended:
+                raise endings.Refused(f"queue {name!r}: another drain of this broker is running ({move.ended})")
             if "connection lost" not in move.ended and self._clock.now_s - moved_s >= self._patience_s:
                 self._result.refused.append((name, 0, move.ended))
                 return
@@ -375,6 +375,10 @@ class Drain:
                     side.abort()  # it has become a backup, and the connection stayed open
             self._tell("again", {"queue": name, "why": move.ended})
             await self._clock.pause(0.2)
+            if move.ended.startswith(("target: amqp:not-found", "target: amqp:resource-deleted")):
+                # somebody may have deleted the queue there; if the drain has ended, the target refuses the request
+                await self._define()
+                address = await self._take(target, drain, store, name, key)
 
     async def _attempt(self, drain: str, name: str, key: str, address: str) -> Move:
         """Move messages until the queue is empty, except for refused messages, or until the move cannot continue."""

@@ -330,6 +330,20 @@ def test_a_queue_whose_target_is_full_before_anything_of_it_has_moved_goes_to_an
         assert take(a.address, "bills", 10) == [message("bills", number) for number in range(10)]
 
 
+def test_a_queue_that_is_deleted_at_the_target_is_made_again_for_the_rest(tmp_path: Path) -> None:
+    """Breaks when the drain takes it for a sign of another drain, and ends."""
+    with source(tmp_path / "old") as old, standalone(tmp_path / "new") as new:
+        words = ("--from", old.address, "--to", new.address, "--spread", "0", "--rate", "400")
+        process = spawn(tmp_path / "drain.log", "qpid-drain", *words)
+        eventually(lambda: ask(new.address, "QUERY", "queue")["items"], lambda queues: len(queues) == 2, "the queues being made")
+        eventually(lambda: new.queue("orders")["messages"], lambda count: count > 50, "messages being moved")
+        ask(new.address, "DELETE", "queue", "orders", {"ifUnused": False, "ifEmpty": False})
+        assert process.wait() == 0
+        numbers = [int(proton_id(data)) for data in take(new.address, "orders", new.queue("orders")["messages"])]
+        assert numbers == list(range(numbers[0], MESSAGES)), "what was on the deleted queue is deleted"
+        assert new.queue("ranked")["messages"] == MESSAGES
+
+
 @pytest.mark.parametrize("slow", ["source", "target"])
 def test_a_message_that_takes_long_on_the_wire_moves(tmp_path: Path, slow: str) -> None:
     """Breaks when a drain counts whole messages only, and gives a queue up although bytes arrive or leave."""
