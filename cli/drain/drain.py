@@ -197,8 +197,11 @@ class Drain:
             body["after"] = answer["next"]
 
     async def run(self) -> Result:
-        """Drain. If this is cancelled, it ends as at its deadline."""
+        """Drain. If this is cancelled, it ends as at its deadline. After an error it may be called again: the result counts
+        the messages of all calls.
+        """
         result = self._result
+        result.refused.clear()
         try:
             status = await self._status(self._source)
             result.left = int(status["messages"])
@@ -257,7 +260,8 @@ class Drain:
         while (status := await self._status(self._source))["clients"] or status["unsettled"]:
             self._say("waiting", {"clients": status["clients"], "unsettled": status["unsettled"]})
             await self._clock.pause(_LOOK_S)
-        self._expected = self._result.left = int(status["messages"])
+        self._result.left = int(status["messages"])
+        self._expected = self._result.moved + self._result.left
 
     async def _define(self) -> None:
         """The consumers of the source have left, and their exclusive queues with them: read the queues again."""

@@ -2,9 +2,10 @@
 
 Life: the broker serves until SIGTERM. Then the drain begins (`cli.drain.drain`) in this process: the source is this broker, over
 a pair of sockets, and the target is another one. While the target cannot be reached, the broker continues to serve, and tries
-again until the deadline. When the drain has ended, in any way, the broker shuts down: with exit code 0 if it is empty and
-released, else with `endings.UNFINISHED`. In the latter case its store is kept: start the broker on it again, or continue with a
-later drain. Another SIGTERM ends the drain at once, and the broker soon after. SIGINT stops the broker without a drain.
+again until the deadline, if there is one. When the drain has ended, in any way, the broker shuts down: with exit code 0 if it is
+empty and released, else with `endings.UNFINISHED`. In the latter case its store is kept: start the broker on it again, or
+continue with a later drain. Another SIGTERM ends the drain at once, and the broker soon after. SIGINT stops the broker without a
+drain.
 
 A member of a cluster of several brokers is not drained, because the other members have its messages. It hands over, as without
 `--drain-to`.
@@ -85,14 +86,12 @@ class DrainOnSigterm:
         target = Side(clock, self._target(), "target")
         spread_s = SPREAD_S if self._deadline_s is None else min(SPREAD_S, self._deadline_s / 10)
         now = datetime.now(UTC).isoformat(timespec="seconds")
+        drain = Drain(clock, source, [target], self._tell, spread_s=spread_s, now=now)
         try:
             while True:
-                drain = Drain(clock, source, [target], self._tell, spread_s=spread_s, now=now)
                 try:
                     return await drain.run()
                 except endings.Unreachable as error:
-                    if not clock.limited:
-                        raise
                     _log.warn("{error}; trying again", error=str(error))
                 await clock.pause(_AGAIN_S)
         finally:

@@ -10,6 +10,7 @@ import proton
 import pytest
 
 from tests.system.harness import BrokerProcess, ask, cluster, eventually, free_ports, standalone
+from tests.system.tcp_proxy import tcp_proxy
 from tests.system.traffic import send, take
 
 pytestmark = pytest.mark.system
@@ -45,6 +46,20 @@ def test_blocking_sigterm_is_the_broker_s_own_whatever_its_rules_and_it_shuts_do
         old.start()
         old.wait_for("standalone")
         assert ask(old.address, "QUERY", "drain")["items"][0]["released"]
+
+
+def test_without_a_deadline_a_drain_at_sigterm_waits_for_a_target_that_is_away(tmp_path: Path) -> None:
+    with standalone(tmp_path / "new") as new, tcp_proxy(new.address) as between:
+        with standalone(tmp_path / "old", "--drain-to", between.address) as old:
+            fill(old)
+            between.cut()
+            old.signal(signal.SIGTERM)
+            eventually(old.log, lambda text: "cannot be reached" in text and "trying again" in text, "the drain waiting")
+            between.mend()
+            assert old.process is not None
+            assert old.process.wait() == 0, old.log()
+            assert f"{MESSAGES} messages moved; this broker is empty, and was released" in old.log()
+        assert take(new.address, "orders", MESSAGES) == SENT
 
 
 def test_a_drain_at_sigterm_ends_by_its_deadline_or_a_second_signal_keeps_the_store_and_goes_on_later(tmp_path: Path) -> None:
