@@ -85,18 +85,8 @@ class CallOff:
 
     async def _settle(self, target: Side, drain: str) -> int:
         """Remove from the source the messages that a target holds. Returns their number."""
-        queues: dict[str, str] = {}
-        body = {"drain": drain, "after": ""}
-        while True:
-            answer = await target.ask("ORIGINS", "drain", "", body)
-            if answer["released"]:
-                return 0  # an earlier call has released them
-            queues |= dict(zip(answer["queues"], answer.get("stores") or [""] * len(answer["queues"]), strict=True))
-            if "next" not in answer:
-                break
-            body["after"] = answer["next"]
         total = 0
-        for queue, store in queues.items():
+        for queue, store in (await origins_there(target, drain)).items():
             held = await held_there(target, drain, queue)
             total += held.count
             for runs in _portions(held.runs()):
@@ -108,6 +98,22 @@ async def identity_of(side: Side) -> str:
     """The identity by which a broker that leaves knows its target: that of its cluster, or of its store."""
     (view,) = (await side.ask("QUERY", "ha"))["items"]
     return str(view.get("clusterId") or view["brokerId"])
+
+
+async def origins_there(target: Side, drain: str) -> dict[str, str]:
+    """The names of the queues that were announced to a target, and the store of each, "" if it does not say so. No queues
+    if it has released the drain.
+    """
+    queues: dict[str, str] = {}
+    body = {"drain": drain, "after": ""}
+    while True:
+        answer = await target.ask("ORIGINS", "drain", "", body)
+        if answer["released"]:
+            return {}
+        queues |= dict(zip(answer["queues"], answer.get("stores") or [""] * len(answer["queues"]), strict=True))
+        if "next" not in answer:
+            return queues
+        body["after"] = answer["next"]
 
 
 async def held_there(target: Side, drain: str, queue: str) -> Held:

@@ -18,6 +18,7 @@ Invariant: it reports the source as empty only if the source has said so at an i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +30,7 @@ from broker.core.origins import named, store_and_queue
 from broker.drains import DECLINED
 from broker.sessions.departure import CALLED_OFF
 from cli import endings
-from cli.drain.call_off import CallOff, held_there, identity_of
+from cli.drain.call_off import CallOff, held_there, identity_of, origins_there
 from cli.drain.move import Move
 from cli.drain.plan import Inventory, Plan, compare, part, share_out, stands_alone
 from cli.drain.sides import Clock, OutOfTime, Side
@@ -49,6 +50,8 @@ delivers none. While bytes of a large message arrive or leave, the time begins a
 ELSEWHERE_S = 2.0
 """After this time, a queue none of whose messages has arrived may be given to another target."""
 
+_BEHIND_ALL = 1 << 62
+"""No queue has a sequence above this."""
 _GIVES_NOTHING = "{} messages cannot be delivered: they {}cannot be read"
 _GIVES_NO_REST = "the source has sent a part of a message, and nothing more for {:g} s"
 _NO_ANSWER = "no answer from the target for {:g} s"
@@ -65,8 +68,8 @@ class Result:
     left: int = 0
     refused: list[tuple[str, int, str]] = field(default_factory=list)
     queues: list[dict[str, Any]] = field(default_factory=list)
-    """For each queue that had messages: name, uuid, moved, known (the target already had them), bytes, and checksum:
-    the sum of the CRC-32C of the moved messages.
+    """For each queue that had messages: name, uuid, moved, known (the target already had them, from earlier runs), bytes, and
+    checksum: the sum of the CRC-32C of the moved messages.
     """
     empty: bool = False
     in_time: bool = True
@@ -516,6 +519,7 @@ class Drain:
         body = {"drain": status["drain"]}
         if not status["released"]:
             for side in self._targets:
+                await self._count_held(side, str(status["drain"]))
                 await side.ask("RELEASE", "drain", "", body)
             await self._source.ask("RELEASED", "drain")
         for side in self._targets:
@@ -523,6 +527,22 @@ class Drain:
         self._result.drain, self._result.left, self._result.empty = str(status["drain"]), 0, True
         self._tell("empty", {"drain": status["drain"], "index": status["index"], "moved": self._result.moved})
         return self._result
+
+    async def _count_held(self, side: Side, drain: str) -> None:
+        """Before a target forgets it, add to the result what earlier drainers have moved there."""
+        held = Counter[str]()
+        for queue in await origins_there(side, drain):
+            answer = await side.ask("HELD", "drain", "", {"drain": drain, "queue": queue, "after": _BEHIND_ALL})
+            held[store_and_queue(queue)[1]] += int(answer["count"])
+        names = {str(queue["uuid"]): str(queue["name"]) for queue in await self._source.items("queue")}
+        for uuid, count in held.items():
+            found = [tally for tally in self._result.queues if tally["uuid"] == uuid]
+            if count and not found:
+                found = [{"name": names.get(uuid, uuid), "uuid": uuid, "moved": 0, "known": 0, "bytes": 0, "checksum": 0}]
+                self._result.queues += found
+            earlier = max(0, count - sum(tally["moved"] for tally in found))
+            for tally in found:
+                tally["known"], earlier = earlier, 0
 
     def _say(self, event: str, facts: dict[str, Any]) -> None:
         """Report an event if some time has passed since the last report."""

@@ -278,6 +278,22 @@ def test_a_store_whose_broker_does_not_run_is_drained_marked_and_deleted_when_th
         assert not old.store.exists()
 
 
+def test_the_mark_of_a_store_counts_what_earlier_runs_have_moved(tmp_path: Path) -> None:
+    with source(tmp_path / "old") as old, standalone(tmp_path / "new") as new:
+        words = ("qpid-drain", "--store", old.store, "--to", new.address)
+        old.stop()
+        drainer = spawn(tmp_path / "drain.log", *map(str, words), "--rate", "400")
+        eventually(lambda: ask(new.address, "QUERY", "queue")["items"], lambda queues: len(queues) == 2, "the queues being made")
+        eventually(lambda: new.queue("ranked")["messages"], bool, "the second queue being moved", 30)
+        drainer.send_signal(9)
+        drainer.wait()
+        assert run(*words, "--end-file", tmp_path / "end").status == 0
+        mark = json.loads((old.store / "released.json").read_text().splitlines()[0])
+        assert {each["name"]: each["moved"] + each["known"] for each in mark["queues"]} == dict.fromkeys(QUEUES, MESSAGES)
+        assert next(each["moved"] for each in mark["queues"] if each["name"] == "orders") == 0
+        assert json.loads((tmp_path / "end").read_text())["messages"] == 2 * MESSAGES
+
+
 def test_of_several_targets_each_queue_goes_to_one_and_a_drain_that_goes_on_finds_it_there(tmp_path: Path) -> None:
     with source(tmp_path / "old") as old, standalone(tmp_path / "a") as a, standalone(tmp_path / "b") as b:
         b.create("queue", "orders")
