@@ -417,6 +417,15 @@ MAX_SELECTOR_CHARS = 8192
 MAX_SELECTOR_DEPTH = 64
 """Nesting of a selector's operators; a chain of ANDs or ORs counts as one."""
 
+MAX_SELECTOR_SEARCHES = 64
+"""Parts of a selector's patterns between two `%`, which are searched for in a text."""
+
+MAX_SELECTOR_WILD_SEARCHES = 8
+"""Those of them that contain `_`."""
+
+MAX_WILD_SEARCHED_CHARS = 1024
+"""Characters of a text in which a part with `_` is searched for: a message with a longer one matches nothing."""
+
 MAX_FILTER_FIELDS = 16
 """Names in a filter of properties."""
 
@@ -430,7 +439,7 @@ BULK_S = 1.0
 """After this time such a request is answered, with the place where the next one continues."""
 
 SELECTOR_LOOKS = 128
-"""Messages of one queue that consumers with selectors look at in one go."""
+"""Messages of one queue that consumers with selectors look at in one go; fewer if their patterns are expensive."""
 
 MAX_SELECTOR_SECTION_BYTES = 64 * KIB
 """Header, properties or application properties that a selector looks at: a message with a longer one matches nothing."""

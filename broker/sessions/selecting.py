@@ -21,7 +21,7 @@ from broker.core import limits
 from broker.core.parts import Manifest
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
-from broker.core.queues.scan import Scan
+from broker.core.queues.scan import Scan, bytes_of, looks
 from broker.core.selector.grammar import BadSelector
 from broker.core.selector.selected import Selector, selected
 from broker.core.state import Messages
@@ -174,11 +174,13 @@ class Selections:
                 searcher.unfinished = True
                 return []
             before = searcher.cursors[:]
-            lots = order.browse(searcher.cursors, min(max_count, self._looks), limits.MAX_TURN_BYTES)
+            most = min(limits.MAX_TURN_BYTES, bytes_of(self._looks, selector))
+            lots = order.browse(searcher.cursors, min(max_count, self._looks), most)
             if not lots:
                 break
             for lot in lots:
-                self._looks -= lot.n_messages
+                offsets = lot.block.offsets
+                self._looks -= looks(lot.n_messages, offsets[lot.stop] - offsets[lot.start], selector)
                 if messages.large and lot.first_seq in messages.large and self._heads.get(lot.first_seq) is None:
                     searcher.cursors[:] = before
                     searcher.unfinished = True

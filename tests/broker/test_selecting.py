@@ -232,6 +232,34 @@ def test_a_search_through_many_messages_takes_its_share_of_each_turn(browse: boo
         assert link.credit == 0, "a client that drains hears that there is no more when all has been looked at"
 
 
+@pytest.mark.parametrize("browse", [False, True])
+def test_a_search_with_expensive_patterns_examines_few_messages_in_a_turn(browse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when messages are counted alone: a hundred long texts for a pattern with wildcards held up everybody for seconds."""
+    monkeypatch.setattr(limits, "SHARE_TURN_S", 0)
+    with bench() as b:
+        b.queue("q")
+        client, searcher = b.client(), b.client()
+        sender = client.sender("q")
+        for _ in range(60):
+            client.send(sender, "no", properties={"text": "b" * 1000})
+        client.send(sender, "found", properties={"text": "abac"})
+        link: Any = searcher.session.receiver("searching")
+        link.source.address = "q"
+        link.source.filter.put_dict(selecting("text LIKE '%b_c%'"))
+        if browse:
+            link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
+        link.open()
+        searcher.received["searching"] = []
+        link.flow(10)
+        turns = 0
+        while not searcher.received["searching"]:
+            searcher.pump()
+            one_turn(b.clock)
+            turns += 1
+        assert turns >= 6
+        assert searcher.bodies(link) == ["found"]
+
+
 def test_a_consumer_that_drains_hears_it_when_nothing_matches() -> None:
     with bench() as b:
         b.queue("q")

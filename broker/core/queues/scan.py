@@ -25,6 +25,8 @@ _WALK = 256
 """Messages that are walked over at once."""
 _MIN_REBUILD = 64
 _ANY_BYTES = 1 << 62
+_LOOK_SHIFT = 13
+"""Searching 8 KiB for one piece of a pattern takes as long as about three looks without a search, and counts as one more."""
 
 
 class Condition(Protocol):
@@ -34,8 +36,22 @@ class Condition(Protocol):
     def counts(self) -> bool:
         """Whether it depends on the number of failed deliveries."""
 
+    @property
+    def weight(self) -> int:
+        """How many pieces of patterns it searches for in a message."""
+
     def matches(self, data: bytes, start: int, end: int, failures: int) -> bool:
         """Whether it picks the message `data[start:end]`, delivery of which has failed so many times."""
+
+
+def looks(n_messages: int, nbytes: int, condition: Condition) -> int:
+    """How many looks it is to examine these messages, of so many bytes together."""
+    return n_messages + (nbytes * condition.weight >> _LOOK_SHIFT)
+
+
+def bytes_of(n_looks: int, condition: Condition) -> int:
+    """How many bytes may be examined in so many looks."""
+    return (n_looks << _LOOK_SHIFT) // condition.weight if condition.weight else _ANY_BYTES
 
 
 class _Place:
@@ -125,7 +141,8 @@ class Scan:
     ) -> list[Lot]:
         """Claim the next matching messages, up to `max_count` and `max_bytes`, but at least one if there is one.
 
-        It examines at most `max_looks` messages. `large` are messages that are manifests here: their first parts are in `heads`.
+        It examines at most `max_looks` messages, fewer if that is expensive (`looks`). `large` are messages that are manifests
+        here: their first parts are in `heads`.
         """
         lots: list[Lot] = []
         self.absent = self.headless = -1
@@ -170,7 +187,7 @@ class Scan:
             if not self._may_look():
                 return False
             found: list[Lot] = []
-            end, absent = lane.walk(found, place.cursor, min(self._left, _WALK), _ANY_BYTES)
+            end, absent = lane.walk(found, place.cursor, min(self._left, _WALK), bytes_of(self._left, self._condition))
             for lot in found:
                 place.cursor = self._look(lots, lane, lot)
                 if place.cursor < lot.first_seq + lot.n_messages:
@@ -216,7 +233,7 @@ class Scan:
             looked = position + 1
         if before < looked:
             self._claim(lots, lot, before, looked)
-        self._left -= looked - lot.start
+        self._left -= looks(looked - lot.start, offsets[looked] - offsets[lot.start], self._condition)
         return first + looked
 
     def _claim(self, lots: list[Lot], lot: Lot, start: int, stop: int) -> None:

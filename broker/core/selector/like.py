@@ -4,7 +4,8 @@ A pattern is split at each `%` into pieces of fixed length. The first piece must
 its end. Each of the others is searched after the one before it, as far to the left as possible: if the pattern matches at all, it
 matches in this way. No character is examined again for another `%`, so the time is linear in the length of the text. A piece
 without `_` is found by `str.find`; for another one, each of its characters has a bit, and all bits are moved on with each
-character of the text.
+character of the text. That takes about a hundred times as long, so it is done only with texts of up to
+`limits.MAX_WILD_SEARCHED_CHARS` characters.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import methodcaller
 from typing import TypeAlias
+
+from broker.core import limits
+from broker.core.values import BadValue
 
 _Character: TypeAlias = str | None
 """None stands for any."""
@@ -29,8 +33,16 @@ def ends_escaping(pattern: str, escape: str) -> bool:
     return False
 
 
+def searches(pattern: str, escape: str) -> tuple[int, int]:
+    """How many pieces are searched for in a text: those without `_`, and those with it."""
+    middle = [piece for piece in _pieces(pattern, escape)[1:-1] if piece]
+    wild = sum(None in piece for piece in middle)
+    return len(middle) - wild, wild
+
+
 def matcher(pattern: str, escape: str) -> Callable[[str], bool]:
-    """What says of a text whether it has the form of this pattern, which does not end escaping (see `ends_escaping`)."""
+    """What says of a text whether it has the form of this pattern, which does not end escaping (see `ends_escaping`). BadValue
+    when the text is too long to search it for this pattern."""
     pieces = [_Piece(piece) for piece in _pieces(pattern, escape)]
     match [piece.text for piece in pieces]:
         case [str(text), ""]:
@@ -45,9 +57,12 @@ def matcher(pattern: str, escape: str) -> Callable[[str], bool]:
     first, *middle, last = pieces
     middle = [piece for piece in middle if piece.length]
     shortest = sum(piece.length for piece in pieces)
+    most = limits.MAX_WILD_SEARCHED_CHARS if any(piece.text is None for piece in middle) else limits.MAX_SELECTOR_SECTION_BYTES
 
     def matches(text: str) -> bool:
         end = len(text) - last.length
+        if len(text) > most:
+            raise BadValue(f"a text of {len(text)} characters is too long for the pattern")
         if len(text) < shortest or not first.stands_at(text, 0) or not last.stands_at(text, end):
             return False
         position = first.length

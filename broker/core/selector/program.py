@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import ge, gt, le, lt
-from typing import Any, Final, TypeAlias, assert_never
+from typing import Any, Final, NamedTuple, TypeAlias, assert_never
 
 from broker.core.selector.fields import FAULTS, Plan, Truth, Value
-from broker.core.selector.like import matcher
+from broker.core.selector.like import matcher, searches
 from broker.core.selector.tree import (
     And,
     Arithmetic,
@@ -119,8 +119,18 @@ _PYTHON: Final = {"=": "==", "<>": "!="}
 _MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-def program(tree: Condition) -> tuple[Matches, bool]:
-    """What says whether a message matches, and whether that can change with how often its delivery has failed."""
+class Program(NamedTuple):
+    """What a condition becomes. `counts`: whether the result can change with how often delivery has failed. `searches`,
+    `wild_searches`: pieces of its patterns, see `like.searches`."""
+
+    matches: Matches
+    counts: bool
+    searches: int
+    wild_searches: int
+
+
+def program(tree: Condition) -> Program:
+    """The program of this condition."""
     writer = _Writer()
     condition = writer.true(tree)
     plan = Plan(writer.names)
@@ -129,16 +139,16 @@ def program(tree: Condition) -> tuple[Matches, bool]:
         "def matches(data, start, end, failures):",
         "    try:",
         f"        {names or 'nothing '}= read(data, start, end, failures)",
+        f"        return {condition}",
         "    except FAULTS:",
         "        return False",
-        f"    return {condition}",
     ]
     if not writer.names:
-        del lines[1:5]
+        lines[1:] = [f"    return {condition}"]
     scope: dict[str, Any] = {**_HELPERS, **writer.constants, "read": plan.read}
     exec(compile("\n".join(lines), "<selector>", "exec"), scope)
     matches: Matches = scope["matches"]
-    return matches, plan.counts
+    return Program(matches, plan.counts, writer.searches, writer.wild_searches)
 
 
 class _Writer:
@@ -147,6 +157,7 @@ class _Writer:
     def __init__(self) -> None:
         self.names: dict[Identifier, int] = {}
         self.constants: dict[str, Any] = {}
+        self.searches = self.wild_searches = 0
 
     def _constant(self, value: Any) -> str:
         name = f"k{len(self.constants)}"
@@ -180,6 +191,9 @@ class _Writer:
                 return f"({self._variable(identifier)} is None)"
             case Like(identifier, pattern, escape):
                 variable = self._variable(identifier)
+                plain, wild = searches(pattern, escape)
+                self.searches += plain
+                self.wild_searches += wild
                 return f"({variable}.__class__ is str and {self._constant(matcher(pattern, escape))}({variable}))"
             case In(identifier, values):
                 return f"({self._variable(identifier)} in {self._constant(frozenset(values))})"

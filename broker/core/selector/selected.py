@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from broker.core import limits
 from broker.core.filters import APPLICATION_PROPERTIES, PROPERTIES, SELECTOR, SQL, Filter
 from broker.core.selector import sql
 from broker.core.selector.grammar import BadSelector, parsed
@@ -15,6 +16,8 @@ from broker.core.selector.properties import of_application, of_fields
 from broker.core.selector.tree import And, Condition
 
 _KEPT = 256
+_WILD = 100
+"""A search for a piece with `_` takes so many times as long."""
 SELECTING: Final = frozenset((SELECTOR, SQL, PROPERTIES, APPLICATION_PROPERTIES))
 """Filters that select by what a message says."""
 
@@ -24,14 +27,23 @@ class Selector:
 
     `matches(data, start, end, failures)`: whether the message `data[start:end]` matches, the delivery of which has failed so many
     times. One that cannot be read, as far as the selector asks for it, does not. `counts`: whether `failures` matter to it.
+    `weight`: how many pieces of patterns are searched for in texts, in searches of a byte per ns.
     """
 
-    __slots__ = ("counts", "matches", "text")
+    __slots__ = ("counts", "matches", "text", "weight")
 
     def __init__(self, text: str, condition: Condition | None = None) -> None:
         """`condition`: what `text` stands for, if that is not a selector itself. BadSelector when it is not one."""
         self.text = text
-        self.matches, self.counts = program(parsed(text) if condition is None else condition)
+        made = program(parsed(text) if condition is None else condition)
+        searches, wild = made.searches + made.wild_searches, made.wild_searches
+        if searches > limits.MAX_SELECTOR_SEARCHES or wild > limits.MAX_SELECTOR_WILD_SEARCHES:
+            raise BadSelector(
+                f"the selector's patterns have {searches} parts between two %, {wild} of them with _; at most "
+                f"{limits.MAX_SELECTOR_SEARCHES} and {limits.MAX_SELECTOR_WILD_SEARCHES} are allowed"
+            )
+        self.matches, self.counts = made.matches, made.counts
+        self.weight = made.searches + _WILD * wild
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Selector) and other.text == self.text

@@ -22,8 +22,9 @@ PLENTY = 1 << 40
 class Holds:
     """Picks messages that hold a letter, and counts how often it looked at each."""
 
-    def __init__(self, letter: bytes, at_least: int = 0) -> None:
+    def __init__(self, letter: bytes, at_least: int = 0, weight: int = 0) -> None:
         self.letter = letter
+        self.weight = weight
         self.at_least = at_least
         self.looks: Counter[bytes] = Counter()
 
@@ -59,6 +60,18 @@ def test_a_message_that_did_not_match_is_looked_at_once_and_again_when_it_was_re
     order.release([1, 2])
     assert taken(scan) == [2]
     assert picks.looks == {b"a1": 2, b"b1": 2, b"a2": 1, b"b2": 1}
+
+
+def test_an_expensive_selector_examines_fewer_messages_at_once() -> None:
+    """Each message has 1 KiB and a search of 8 KiB is a look, so with a weight of 80 a message takes eleven looks."""
+    messages = [b"a%03d" % each + bytes(1020) for each in range(100)]
+    picks = Holds(b"b", weight=80)
+    scan = Scan(queue_of(*messages), picks)
+    for examined in (10, 20, 30):
+        assert taken(scan, looks=100) == []
+        assert (len(picks.looks), scan.has_more) == (examined, True)
+    assert taken(scan, looks=1) == []
+    assert len(picks.looks) == 31, "one message at least"
 
 
 def test_consumers_of_one_selector_share_what_was_looked_at() -> None:

@@ -138,9 +138,31 @@ def test_a_thousand_wildcards_cost_no_more_steps_than_the_text_has_characters() 
             Counted.looked_at += 1
             return super().__getitem__(key)
 
-    assert not matcher("%a_" * 1000 + "%b_%", "")(Counted("a" * 20_000))
-    assert 15_000 < Counted.looked_at <= 20_000
+    most = limits.MAX_WILD_SEARCHED_CHARS
+    assert not matcher("%a_" * (most // 4) + "%b_%", "")(Counted("a" * most))
+    assert most // 2 < Counted.looked_at <= most
     assert not matcher("%a" * 1000 + "%b%", "")("a" * 20_000)
+
+
+@pytest.mark.parametrize("condition", ["a LIKE '%b_c%'", "NOT (a LIKE '%b_c%')", "a NOT LIKE 'x%y_%z'"])
+def test_a_text_that_is_too_long_to_search_it_for_a_part_with_wildcards_matches_nothing(condition: str) -> None:
+    longest = "x" * limits.MAX_WILD_SEARCHED_CHARS
+    assert takes(condition, {"a": longest}) != (condition == "a LIKE '%b_c%'")
+    assert not takes(condition, {"a": longest + "x"})
+    assert takes("a LIKE 'x_%' AND a LIKE '%_x' AND a LIKE '%xx%x%'", {"a": longest + "x"}), "these are not searched for a `_`"
+
+
+def test_the_parts_of_patterns_that_are_searched_for_are_limited() -> None:
+    plain, wild = limits.MAX_SELECTOR_SEARCHES, limits.MAX_SELECTOR_WILD_SEARCHES
+    assert Selector(" OR ".join(["a LIKE '_b%b_'"] * 300)).weight == 0
+    assert Selector(f"a LIKE '{'%b' * plain}%'").weight == plain
+    assert Selector(" OR ".join(["a LIKE '%b_%'"] * wild)).weight == 100 * wild
+    for text, found in (
+        (f"a LIKE '{'%b' * (plain + 1)}%'", f"{plain + 1} parts between two %, 0 of them with _"),
+        (f"a LIKE '{'%b_' * (wild + 1)}%'", f"{wild + 1} parts between two %, {wild + 1} of them with _"),
+    ):
+        with pytest.raises(BadSelector, match=found):
+            Selector(text)
 
 
 @pytest.mark.parametrize("pattern", ["%a_c%", "%_b%c", "x%a__d%", "%aab_%", "%a_%_c%"])

@@ -122,6 +122,13 @@ def test_the_last_value_of_a_key_counts(long: bool) -> None:
         assert plan.read(data, 0, len(data), 0) == [2, "blue"]
 
 
+def test_fields_of_one_section_are_read_beside_properties() -> None:
+    header = section(0x70, sized(0xC0, [b"\x40", b"\x50\x07"]))
+    data = header + section(0x73, sized(0xC0, [b"\x40", b"\x40", b"\x40", b"\xa1\x01s"])) + filled(2, long=False)
+    for name, value in (("JMSPriority", 7), ("JMSType", "s")):
+        assert experienced((name, "0")).read(data, 0, len(data), 0) == [value, "1"]
+
+
 def test_what_a_plan_keeps_is_bounded() -> None:
     """Thousands of headers, and more numbers of properties than it learns: it reads all of them rightly."""
     plan = experienced(("JMSPriority", "2"))
