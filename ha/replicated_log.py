@@ -109,7 +109,9 @@ class ReplicatedLog:
         self._on_event = on_event
         self._first_format = first_format
         self._before_end = before_end
-        self.journal, found = store.journal(name, call_in_reactor=call_in_reactor, on_error=self._storage_error)
+        self.journal, found = store.journal(
+            name, call_in_reactor=call_in_reactor, on_error=self._storage_error, alone=settings.standalone
+        )
         for note in found.notes:
             _log.warn("{name} log: {note}", name=name, note=note)
         log = stored_log(self.journal, members, found)

@@ -127,15 +127,17 @@ class Journal:
         disk: Disk = REAL_DISK,
         threads: Threads = REAL_THREADS,
         origin: int = 0,
+        alone: bool = False,
     ) -> tuple[Journal, Recovered]:
         """Recover the log in `folder` (created if missing) and start its threads. Blocks while it reads. DamagedStore,
         StorageError.
 
-        `origin`, 64 bits, identifies the store that writes the files; no other store has the same. `call_in_reactor(f)` calls f
-        in the reactor thread, in the order of these calls. `on_error(text, fatal)` is also called there. If it is not fatal, the
-        disk is full; the next `on_durable` means that it has space again. If it is fatal, the broker must stop.
+        `origin`, 64 bits, identifies the store that writes the files; no other store has the same. `alone`: no other broker has
+        this log (`recovery`). `call_in_reactor(f)` calls f in the reactor thread, in the order of these calls. `on_error(text,
+        fatal)` is also called there. If it is not fatal, the disk is full; the next `on_durable` means that it has space again.
+        If it is fatal, the broker must stop.
         """
-        found, kept = recovery.recover(folder, segment_bytes, disk, origin)
+        found, kept = recovery.recover(folder, segment_bytes, disk, origin, alone=alone)
         journal = cls(
             folder,
             kept,

@@ -27,6 +27,11 @@ and done again.
 
 A rotten body is found long after its batch was acknowledged. Then the broker must get the whole store from the primary again: the
 file `damaged` makes the next start use the end of the log as the floor, and begin with an empty log.
+
+A log that is **alone**, of a standalone broker or the local log of a member, has no copy on another broker. No damage to one file
+may cost intact data in another file. A missing or short body file costs its own bodies, which are unreadable from then on. Damage
+at the end of the newest segment costs the batches from there on. Any other damage that costs batches is refused with
+DamagedStore, before anything is moved or deleted.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ import os
 from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from broker.core.records import BadBatch
 from broker.disk import bodies, checkpoint, hard_state, segments
@@ -122,6 +127,11 @@ class _Recovery:
     folder: Path
     disk: Disk
     origin: int
+    alone: bool = False
+    """No other broker has this log: see the module."""
+    spoilt: dict[Path, str] = field(default_factory=dict)
+    """In a log that is alone: the damaged checkpoints, and what is wrong with them. They stay until the log is known to be whole
+    without them."""
     numbers: dict[Path, int] = field(default_factory=dict)
     """The file number of each segment that has one."""
     next_number: int = 1
@@ -243,10 +253,11 @@ class _Recovery:
         the damage.
         """
         end = self.end or Position(0, 0)
+        if self.alone and (later or not end.index):
+            self.refuse(what, later[0].path if later and end.index else None)
         floor = max([end, *self.evidence(later, window, end), self.floor() or end])
-        self.notes.append(
-            f"{what}; the log from there on, up to at least {floor}, is removed, and the broker fetches it from the primary again"
-        )
+        copies = "no other broker has it" if self.alone else "the broker fetches it from the primary again"
+        self.notes.append(f"{what}; the log from there on, up to at least {floor}, is removed, and {copies}")
         replace_durably(self.disk, self.folder / FLOOR, seal_json(floor._asdict()))
         self.make_room_for_damaged()
         if window is not None:
@@ -314,7 +325,8 @@ class _Recovery:
         try:
             content = read_json(self.disk, self.folder / FLOOR)
         except DamagedStore:
-            self.become_blank(f"the file {FLOOR}, which says which batches were lost, is itself damaged")
+            if not self.alone:
+                self.become_blank(f"the file {FLOOR}, which says which batches were lost, is itself damaged")
             remove_durably(self.disk, self.folder / FLOOR)
             return None
         return Position(content["epoch"], content["index"]) if content else None
@@ -324,22 +336,46 @@ class _Recovery:
         damaged, a position after every checkpoint."""
         try:
             content = read_json(self.disk, self.folder / RESET)
-        except DamagedStore:
+        except DamagedStore as error:
+            if self.alone:
+                self.refuse(str(error))
             return Position(2**64, 0)
         return Position(content["epoch"], content["index"]) if content else None
 
     def become_blank(self, why: str) -> None:
-        """Treat this store as a new one until it has caught up."""
+        """Treat this store as a new one until it has caught up. A log that is alone cannot catch up: it is refused."""
+        if self.alone:
+            self.refuse(why)
         self.notes.append(f"{self.folder}: {why}; the broker does not vote until it has caught up with a primary")
         remove_durably(self.disk, self.folder / WHOLE)
 
+    def refuse(self, what: str, following: Path | None = None) -> NoReturn:
+        """Refuse a log that is alone, and leave its files as they are. `following`: the first segment after the damage, if the
+        log before it can be used."""
+        less = f", or move only {following.name} and the later segments away, and lose their batches" if following else ""
+        raise DamagedStore(
+            f"{'; '.join([*self.spoilt.values(), what])}; no other broker has this log, so nothing of it was changed: bring back "
+            f"the file from a copy, or move {self.folder} away: the broker then starts without its content{less}"
+        )
+
+    def set_spoilt_aside(self) -> None:
+        """The log that is alone is whole without its damaged checkpoints: move them out of it."""
+        for path, why in self.spoilt.items():
+            self.notes.append(f"{why}; it is moved aside, and the log is whole without it")
+            self.make_room_for_damaged()
+            self.move_aside(path)
+
     def checkpoint(self) -> Checkpoint | None:
-        """The newest complete checkpoint whose files all exist. Newer ones that are damaged are moved out of the log."""
+        """The newest complete checkpoint whose files all exist; if the log is alone, they need not exist. Newer ones that are
+        damaged are moved out of the log."""
         for path in reversed(checkpoint.listed(self.disk, self.folder)):
             try:
                 found = checkpoint.load(path, disk=self.disk)
                 self.bodies = {file.number: self.body(file, path) for file in found.files.in_use}
             except BadBatch as error:
+                if self.alone:
+                    self.spoilt[path] = str(error)
+                    continue
                 self.notes.append(f"{error}; it is moved aside")
                 self.make_room_for_damaged()
                 self.move_aside(path)
@@ -349,16 +385,25 @@ class _Recovery:
         return None
 
     def body(self, file: FileInUse, lists: Path) -> Body:
-        """A file that the checkpoint `lists` lists. BadBatch when the file is missing, or too short."""
+        """A file that the checkpoint `lists` lists. BadBatch when the file is missing, or too short; but if the log is alone,
+        only the bodies in it are lost."""
         own = [path for path, number in self.numbers.items() if number == file.number and file.origin == self.origin]
         path = next(iter(own), self.folder / file.name)
         try:
             nbytes = self.disk.status(path).nbytes
         except FileNotFoundError:
-            raise BadBatch(f"checkpoint {lists} needs file {file.number} ({path}), which is missing") from None
-        if nbytes < file.used:
-            raise BadBatch(f"checkpoint {lists} needs {file.used} bytes of {path}, which ends after {nbytes}")
-        return Body(path, file, nbytes)
+            nbytes, fault = 0, f"checkpoint {lists} needs file {file.number} ({path}), which is missing"
+        else:
+            fault = f"checkpoint {lists} needs {file.used} bytes of {path}, which ends after {nbytes}"
+        if nbytes >= file.used:
+            return Body(path, file, nbytes)
+        if not self.alone:
+            raise BadBatch(fault)
+        for _, each in segments.listed(self.disk, self.folder):
+            if each not in self.numbers and self.disk.status(each).nbytes > FIRST_BATCH:
+                self.refuse(f"{fault}, unless it is {each.name}, whose header does not give its number")
+        self.notes.append(f"{fault}; no other broker has it, so its messages cannot be delivered, and stay on their queues")
+        return Body(path, file, file.used)
 
     def drop_unlisted(self) -> None:
         """Delete segments and body files that are neither part of the log nor listed by the checkpoint."""
@@ -403,12 +448,15 @@ class _Recovery:
         return False
 
 
-def recover(folder: Path, segment_bytes: int, disk: Disk, origin: int = 0) -> tuple[Recovered, list[Segment]]:
+def recover(
+    folder: Path, segment_bytes: int, disk: Disk, origin: int = 0, *, alone: bool = False
+) -> tuple[Recovered, list[Segment]]:
     """Repair the folder of a log; create it if it is missing. `origin` identifies the store that writes its files (`bodies`).
+    `alone`: no other broker has this log.
 
     Returns the result and the open segments. DamagedStore when the folder must not be used; StorageError.
     """
-    work = _Recovery(folder, disk, origin)
+    work = _Recovery(folder, disk, origin, alone)
     try:
         disk.make_folder(folder)
         disk.sync_folder(folder.parent)
@@ -444,7 +492,10 @@ def _recover(work: _Recovery, segment_bytes: int) -> tuple[Recovered, list[Segme
     elif resetting > base:
         work.become_blank("the checkpoint after which the log must continue is missing")
     if found and work.kept and not work.fits(found):
+        if work.alone:
+            work.refuse(f"the log does not continue after its checkpoint of batch {found.index}")
         work.notes.append(f"{folder}: the log is older than its checkpoint of batch {found.index}, so a new log begins after it")
+    work.set_spoilt_aside()
     if resetting is not None or not work.kept or (found and not work.fits(found)):
         spared = {body.path for body in work.bodies.values()}
         size = segments.size_after(0, segment_bytes)

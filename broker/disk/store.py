@@ -150,7 +150,9 @@ class Store:
         """The text `begun` of the last `change_cluster`; "" if there was none."""
         return str(self._identity.get("begun", ""))
 
-    def journal(self, name: str, *, call_in_reactor: Reactor, on_error: OnError) -> tuple[Journal, Recovered]:
+    def journal(
+        self, name: str, *, call_in_reactor: Reactor, on_error: OnError, alone: bool = False
+    ) -> tuple[Journal, Recovered]:
         """Open the log in the folder `name` ("cluster" or "local"). See `Journal.open`; `close` closes it."""
         assert name in LOGS, f"no log is named {name}"
         journal, found = Journal.open(
@@ -161,6 +163,7 @@ class Store:
             disk=self.host.disk,
             threads=self.host.threads,
             origin=origin_of(self.store_id),
+            alone=alone,
         )
         self._journals.append(journal)
         return journal, found

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from broker.core.records import BatchBuilder
-from broker.disk.bodies import offset_of
+from broker.disk.bodies import Unreadable, offset_of
 from broker.disk.files import RealDisk, Space
 from broker.sessions.ledger import Ledger
 from ha.log.retention import MANY_SMALL, ROOM_S, SPARE
@@ -74,6 +74,39 @@ def test_many_idle_queues_with_a_message_now_and_then_keep_the_bound(tmp_path: P
     log.rest()
     log.check()
     log.restart()
+    log.stop()
+
+
+@pytest.mark.parametrize("short", [False, True], ids=["missing", "short"])
+def test_a_standalone_log_loses_only_the_messages_of_a_lost_file_and_goes_on(tmp_path: Path, short: bool) -> None:
+    log = LogOnDisk(tmp_path, file_bytes=64 * 1024)
+    for batch in range(60):
+        log.put(*(body(batch * 10 + at) for at in range(10)))
+    log.log.retention.checkpoint(spared=0)
+    log.rest()
+    lost = log.log.journal.body_files()[0]
+    bodies = log.ledger.state.live_by_file[lost.file.number] // 1000
+    log.stop()
+    if short:
+        with lost.path.open("r+b") as file:
+            file.truncate(0)
+    else:
+        lost.path.unlink()
+    log.start()
+    for _ in range(2):
+        assert log.ledger.state.messages[1].depth == 600
+        with pytest.raises(Unreadable, match=f"{lost.file.number:010d}-.* cannot be opened: No such file"):
+            contents(log.ledger.state, log.log.journal)
+        log.rest()
+        log.stop()
+        log.start()
+    log.take(*((1, sequence) for sequence in range(1, bodies + 11)))
+    log.check()
+    for batch in range(60):
+        log.put(*(body(batch * 10 + at) for at in range(10)), takes=sorted(sequence for _, sequence in log.alive)[:10])
+    log.rest()
+    log.restart()
+    assert lost.file.number not in {each.file.number for each in log.log.journal.body_files()}
     log.stop()
 
 

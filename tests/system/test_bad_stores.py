@@ -20,7 +20,7 @@ from broker.core.records import HEADER_BYTES, MAGIC, BatchBuilder
 from ha.amqp.replication_link import encode
 from ha.core.messages import Append
 from ha.core.versions import Versions
-from tests.system.harness import BrokerProcess, Cluster, Refused, ask, cluster, eventually
+from tests.system.harness import BrokerProcess, Cluster, Refused, ask, cluster, eventually, standalone
 from tests.system.wire import Peer
 
 COUNT = 200
@@ -142,6 +142,52 @@ def test_damage_on_a_majority_is_not_forgotten_by_a_vote(three: Cluster) -> None
     for broker in others:
         broker.wait_for("ready")
     assert received(primary, "majority", COUNT) == list(range(COUNT))
+
+
+def test_a_standalone_broker_with_a_damaged_checkpoint_does_not_start_and_deletes_nothing(tmp_path: Path) -> None:
+    """Breaks when it takes a store that it cannot read for an empty one: no other broker has its messages."""
+    with standalone(tmp_path) as broker:
+        broker.create("queue", "q")
+        connection = BlockingConnection(broker.address, timeout=30)
+        sender, receiver = connection.create_sender("q"), connection.create_receiver("q", credit=1)
+        for number in range(70):
+            sender.send(Message(id=number, body=bytes(1_000_000), durable=True))
+            if number % 3 == 0:
+                assert receiver.receive(30).id == number // 3
+                receiver.accept()
+        connection.close()
+        (damaged,) = eventually(lambda: list((broker.store / "local").glob("*.checkpoint")), bool, "a checkpoint")
+        eventually(lambda: broker.queue("q")["messages"], lambda depth: depth == 46, "the last dequeue being committed")
+        broker.stop()
+        (damaged,) = (broker.store / "local").glob("*.checkpoint")
+        _flip(damaged)
+        kept = _files(broker)
+        broker.start()
+        assert broker.process is not None
+        assert broker.process.wait(30) == 1
+        said = re.search(r"^qpidd: (.*)$", broker.log(), re.MULTILINE)
+        assert said is not None, broker.log()
+        assert re.fullmatch(
+            rf"checkpoint {damaged} is damaged: .*; the log's batches 1 to \d+ are missing; no other broker has this log, so "
+            rf"nothing of it was changed: bring back the file from a copy, or move {damaged.parent} away: the broker then starts "
+            "without its content",
+            said[1],
+        )
+        assert _files(broker) == kept
+        _flip(damaged)
+        broker.start()
+        broker.wait_for("standalone")
+        assert received(broker, "q", 46) == list(range(24, 70))
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _files(broker: BrokerProcess) -> list[tuple[str, int]]:
+    return sorted((path.name, path.stat().st_size) for path in (broker.store / "local").iterdir())
 
 
 # ---- forged replication

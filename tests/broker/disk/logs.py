@@ -67,7 +67,9 @@ class Reactor:
 class Log:
     """An open journal with its reactor, and shorthands that wait."""
 
-    def __init__(self, folder: Path, *, segment_bytes: int = SMALL, disk: RealDisk | None = None, origin: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *, segment_bytes: int = SMALL, disk: RealDisk | None = None, origin: int = 0, alone: bool = False
+    ) -> None:
         self.reactor = Reactor()
         self.journal: Journal
         self.found: Recovered
@@ -78,6 +80,7 @@ class Log:
             segment_bytes=segment_bytes,
             disk=disk or RealDisk(),
             origin=origin,
+            alone=alone,
         )
 
     def store(self, sealed: list[bytes]) -> None:

@@ -37,11 +37,20 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def recovered(folder: Path, disk: RealDisk = REAL_DISK) -> Recovered:
-    found, kept = recover(folder, SMALL, disk)
+def recovered(folder: Path, disk: RealDisk = REAL_DISK, *, alone: bool = False) -> Recovered:
+    found, kept = recover(folder, SMALL, disk, alone=alone)
     for segment in kept:
         segment.close(disk)
     return found
+
+
+def refused(folder: Path, why: str) -> None:
+    """A log that no other broker has is refused, again and again, and every file of it stays as it is."""
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for _ in range(2):
+        with pytest.raises(DamagedStore, match=rf"{why}.*; no other broker has this log, so .* move {folder} away"):
+            recovered(folder, alone=True)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def indexes(found: Recovered) -> list[int]:
@@ -390,6 +399,133 @@ def test_what_was_unfinished_is_removed(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.tmp")) == []
 
 
+# ---- a log that no other broker has
+
+
+def with_body_files(folder: Path) -> list[Path]:
+    """A log of 150 batches, of which a checkpoint covers 100. The first segments are gone; returns the ones that are not part of
+    the log, but have bodies."""
+    log = Log(folder, alone=True)
+    log.journal.save_hard_state(1, "a")
+    log.journal.floor_passed()
+    log.store(batches(1, 150))
+    alive = log.journal.full_segments(100)[1:]
+    assert log.checkpoint(100, 1, batches(1, 2), alive=alive) == ""
+    found = [body.path for body in log.journal.body_files()]
+    log.close()
+    assert len(found) == len(alive) > 0
+    return found
+
+
+def test_a_log_that_no_other_broker_has_is_refused_and_left_as_it_is_if_its_only_checkpoint_is_damaged(tmp_path: Path) -> None:
+    with_body_files(tmp_path)
+    damaged = checkpoint.listed(REAL_DISK, tmp_path)[0]
+    nbytes = damaged.stat().st_size
+    flip(damaged, nbytes - 30)
+    refused(tmp_path, f"{damaged} is damaged: .*; the log's batches 1 to [0-9]+ are missing")
+    flip(damaged, nbytes - 30)
+    assert indexes(recovered(tmp_path, alone=True)) == list(range(101, 151))
+    flip(damaged, nbytes - 30)
+    for _, path in segments.listed(REAL_DISK, tmp_path):
+        path.unlink()
+    refused(tmp_path, f"{damaged} is damaged: .*; the log's segments are missing")
+
+
+def test_a_damaged_checkpoint_does_no_harm_if_the_log_is_whole_without_it(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 20))
+    for index in (5, 9):
+        newest = checkpoint.write(tmp_path, index, 1, {}, batches(1, 2), disk=REAL_DISK)
+    flip(newest.path, newest.nbytes - 30)
+    found = recovered(tmp_path, alone=True)
+    assert found.checkpoint is not None
+    assert (found.checkpoint.index, indexes(found)) == (5, list(range(6, 21)))
+    assert [path.name for path in tmp_path.glob("damaged-*")] == [f"damaged-{newest.path.name}"]
+    flip(found.checkpoint.path, 90)
+    found = recovered(tmp_path, alone=True)
+    assert (found.checkpoint, indexes(found)) == (None, list(range(1, 21)))
+    assert "is moved aside, and the log is whole without it" in found.notes[0]
+
+
+@pytest.mark.parametrize("used", [None, 0, FIRST_BATCH + 100], ids=["missing", "empty", "short"])
+def test_a_file_that_no_other_broker_has_costs_only_its_own_bodies(tmp_path: Path, used: int | None) -> None:
+    files = with_body_files(tmp_path)
+    if used is None:
+        files[0].unlink()
+    else:
+        os.truncate(files[0], used)
+    before = {path.name for path in tmp_path.iterdir()}
+    for _ in range(2):
+        found = recovered(tmp_path, alone=True)
+        assert found.checkpoint is not None
+        assert (found.checkpoint.index, indexes(found)) == (100, list(range(101, 151)))
+        assert len(found.bodies) == len(files)
+        assert "no other broker has it, so its messages cannot be delivered, and stay on their queues" in found.notes[0]
+        assert before - {path.name for path in tmp_path.iterdir()} <= {files[0].name}
+
+
+def test_a_file_that_may_be_the_missing_one_is_not_deleted(tmp_path: Path) -> None:
+    files = with_body_files(tmp_path)
+    with files[0].open("r+b") as file:
+        file.write(bytes(FIRST_BATCH))
+    refused(tmp_path, f"which is missing, unless it is {files[0].name}, whose header does not give its number")
+
+
+@pytest.mark.parametrize("damage", ["flip", "lose", "header"])
+def test_no_segment_is_deleted_because_of_damage_before_it_if_no_other_broker_has_it(tmp_path: Path, damage: str) -> None:
+    written(tmp_path, batches(1, 200))
+    _, (index, victim), *later = segments.listed(REAL_DISK, tmp_path)
+    if damage == "flip":
+        flip(victim, FIRST_BATCH + 5)
+        why = f"{victim} is damaged at byte {FIRST_BATCH}, in batch {index}"
+    elif damage == "lose":
+        victim.unlink()
+        why = f"the log's batches {index} to {later[0][0] - 1} are missing"
+    else:
+        with victim.open("r+b") as file:
+            file.write(bytes(FIRST_BATCH))
+        why = rf"{victim} \([0-9]+ bytes\) has no readable header"
+    refused(tmp_path, why)
+    if damage != "header":
+        with pytest.raises(DamagedStore, match=f"or move only {later[0][1].name} and the later segments away"):
+            recovered(tmp_path, alone=True)
+        for _, path in later:
+            path.unlink()
+        found = recovered(tmp_path, alone=True)
+        assert indexes(found) == list(range(1, index))
+        assert all("fetches" not in note for note in found.notes)
+
+
+def test_damage_at_the_end_costs_the_end_of_a_log_that_no_other_broker_has_and_never_all_of_it(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 5))
+    flip(tmp_path / FIRST, FIRST_BATCH + 5)
+    refused(tmp_path, f"{tmp_path / FIRST} is damaged at byte {FIRST_BATCH}, in batch 1")
+    flip(tmp_path / FIRST, FIRST_BATCH + 5)
+    flip(tmp_path / FIRST, FIRST_BATCH + 3 * len(batch(1)))
+    found = recovered(tmp_path, alone=True)
+    assert indexes(found) == [1, 2, 3]
+    assert (
+        "in batch 4; the log from there on, up to at least epoch 1, index 5, is removed, and no other broker has it"
+        in (found.notes[0])
+    )
+
+
+def test_a_log_that_no_other_broker_has_and_that_lost_its_newest_segment_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 60))
+    newest = segments.listed(REAL_DISK, tmp_path)[-1]
+    checkpoint.write(tmp_path, newest[0] + 1, 1, {}, [batch(1)], disk=REAL_DISK)
+    newest[1].unlink()
+    refused(tmp_path, f"the log does not continue after its checkpoint of batch {newest[0] + 1}")
+
+
+def test_notes_of_a_start_that_are_damaged_delete_nothing_that_no_other_broker_has(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 9))
+    (tmp_path / recovery.FLOOR).write_bytes(b"{")
+    assert indexes(recovered(tmp_path, alone=True)) == list(range(1, 10))
+    assert not (tmp_path / recovery.FLOOR).exists()
+    (tmp_path / recovery.RESET).write_bytes(b"{")
+    refused(tmp_path, f"{tmp_path / recovery.RESET} is damaged")
+
+
 Step = tuple[str, int]
 STEPS = st.lists(
     st.tuples(st.sampled_from(["append", "append", "append", "truncate"]), st.integers(1, 12)), min_size=1, max_size=8
@@ -397,9 +533,9 @@ STEPS = st.lists(
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(steps=STEPS, calls=st.integers(1, 60), data=st.data())
+@given(steps=STEPS, calls=st.integers(1, 60), alone=st.booleans(), data=st.data())
 def test_a_power_cut_at_any_call_loses_nothing_that_was_durable_and_is_never_taken_for_damage(
-    in_memory: Path, steps: list[Step], calls: int, data: st.DataObject
+    in_memory: Path, steps: list[Step], calls: int, alone: bool, data: st.DataObject
 ) -> None:
     """Unsynced sectors survive in any combination. A floor here would stop a cluster whose brokers lost power together."""
     folder = in_memory / "log"
@@ -434,7 +570,7 @@ def test_a_power_cut_at_any_call_loses_nothing_that_was_durable_and_is_never_tak
     log.close()
     disk.lose(folder, lambda: data.draw(st.booleans()))
 
-    log = Log(folder)
+    log = Log(folder, alone=alone)
     found = log.all()
     assert found[: len(durable)] == durable, "what was reported durable is there"
     assert found == attempted[: len(found)], "and nothing but what was written"
