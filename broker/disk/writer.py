@@ -26,7 +26,7 @@ from broker.core.records import parse_header
 from broker.disk import bodies, recovery, segments
 from broker.disk import checkpoint as checkpoints
 from broker.disk.checkpoint import Checkpoint
-from broker.disk.durable import StorageError, refused, remove_durably, sync_or_stop
+from broker.disk.durable import StorageError, refused, remove_durably, sync_or_stop, unlink_if_there
 from broker.disk.files import Disk
 from broker.disk.holdings import Holdings
 from broker.disk.preparation import Preparation
@@ -353,7 +353,7 @@ class Writer:
         needed = self._holdings.begin_anew(fresh, newest)
         for file in bodies.listed(self.disk, self._folder):
             if self._folder / file.name not in needed:
-                self.disk.unlink(self._folder / file.name)
+                unlink_if_there(self.disk, self._folder / file.name)  # the preparation may be deleting it, too
         self.disk.sync_folder(self._folder)
 
     def _fail(self, text: str) -> None:

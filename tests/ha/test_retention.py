@@ -235,13 +235,56 @@ class SlowToCompact(RealDisk):
         return super().open(path, flags)
 
 
+class SlowToEndACompaction(SlowToCompact):
+    """A disk on which a compaction ends when `gate` is open. While `resets` is set, the writer waits for that. Then it deletes
+    the compaction's file at the same time as the thread that deletes files in the background, which is a moment faster."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.resets = threading.Event()
+        self.made, self.both, self.gone = threading.Event(), threading.Event(), threading.Event()
+        self._file: Path | None = None
+
+    def open(self, path: Path, flags: int) -> int:
+        return RealDisk.open(self, path, flags)
+
+    def sync(self, fd: int) -> None:
+        if threading.current_thread().name.startswith("compact"):
+            self.waits.set()
+            assert self.gate.wait(PATIENCE_S)
+        super().sync(fd)
+
+    def replace(self, path: Path, target: Path) -> None:
+        super().replace(path, target)
+        if threading.current_thread().name.startswith("compact"):
+            self._file = target
+            self.made.set()
+
+    def names(self, folder: Path) -> list[str]:
+        if self.resets.is_set() and threading.current_thread().name.startswith("write"):
+            assert self.made.wait(PATIENCE_S)
+        return super().names(folder)
+
+    def unlink(self, path: Path) -> None:
+        if path != self._file:
+            super().unlink(path)
+        elif threading.current_thread().name.startswith("write"):
+            self.both.set()
+            assert self.gone.wait(PATIENCE_S)
+            super().unlink(path)
+        else:
+            assert self.both.wait(PATIENCE_S)
+            super().unlink(path)
+            self.gone.set()
+
+
 class Cluster:
     """Three members with the state of real brokers, of which the first is the primary. The disk of one of them is slow to
     compact. `alive` is the model: the messages on the queue, by sequence."""
 
-    def __init__(self, folder: Path, slow: str) -> None:
+    def __init__(self, folder: Path, slow: str, disk: SlowToCompact | None = None) -> None:
         self.machine = Machine(folder, checkpoint_bytes=128 * 1024)
-        self.disk = self.machine.disks[slow] = SlowToCompact()
+        self.disk = self.machine.disks[slow] = disk or SlowToCompact()
         self.owners: dict[str, Owner] = {}
         self.ledgers: dict[str, Ledger] = {}
         self.alive: dict[int, bytes] = {}
@@ -325,6 +368,27 @@ def test_a_snapshot_that_is_installed_during_a_compaction_ends_it_and_the_backup
     machine.run_until(lambda: bool(b.told("snapshot_end")) and b.log.state == "ready")
     assert b.log.retention._compacting
     cluster.let_compact(b)
+    cluster.check("b")
+    machine.close()
+
+
+def test_a_file_that_is_deleted_in_the_background_during_a_reset_does_no_harm(tmp_path: Path) -> None:
+    """Breaks when the slower of two threads that delete one file takes this for a failed disk: the backup stopped."""
+    disk = SlowToEndACompaction()
+    cluster = Cluster(tmp_path, slow="b", disk=disk)
+    machine, a, b = cluster.machine, cluster["a"], cluster["b"]
+    cluster.until_one_waits()
+    machine.isolate("b")
+    cluster.put(40)
+    a.log.retention.checkpoint(spared=0)
+    machine.run_until(lambda: a.log.status().first_index > b.log.status().last_index + 1)
+    disk.resets.set()
+    machine.connect("a", "b")
+    machine.connect("b", "c")
+    machine.run_until(lambda: b.log.journal.resetting)
+    disk.gate.set()
+    machine.run_until(disk.gone.is_set)
+    machine.run_until(lambda: b.log.state == "ready")
     cluster.check("b")
     machine.close()
 
