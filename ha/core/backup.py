@@ -108,6 +108,8 @@ class Backup:
             self._reply(0)
             return
         incoming = self._incoming
+        if incoming is not None and incoming.writing and incoming.complete:
+            return  # the edge verifies it: the result decides, and until then the primary repeats itself
         if incoming is None or not incoming.same_file(sender, chunk):
             incoming = self._incoming = Incoming(sender, chunk)
         if incoming.writing:

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from broker.core.commands import QueueAdd
 from broker.core.records import BatchBuilder
 from broker.disk import bodies, segments
 from broker.disk.files import RealDisk
-from broker.disk.transfer import RottenBodies
+from broker.disk.transfer import Receiver, RottenBodies
 from broker.sessions.ledger import Ledger
 from ha.core.effects import State
 from ha.core.messages import SnapshotChunk
+from ha.snapshots import CHUNK_BYTES
 from tests.ha.log_cluster import Broker, Machine
 from tests.ha.log_on_disk import Owner, queue_add
 from tests.ha.test_halted_log import Mixed
@@ -101,6 +103,36 @@ def test_what_has_come_of_a_snapshot_goes_when_the_log_needs_it_no_more(tmp_path
     assert begun.exists(), "it may go on"
     machine.connect("a", "b")
     machine.run_until(lambda: b.log.state == State.READY and not begun.exists())
+    machine.close()
+
+
+def test_a_snapshot_that_takes_long_to_verify_is_installed_though_a_newer_one_is_offered(tmp_path: Path) -> None:
+    """Breaks when the beginning of the newer one makes the backup drop what it has whole: it got one after the other in vain."""
+    machine, a, b = behind_a_checkpoint(tmp_path)
+    back = machine.start("c")
+    snapshots, plain = back.log._snapshots, back.log._snapshots._in_thread
+    verified: Deferred[None] = Deferred()
+
+    def in_thread(work: Callable[[], Any]) -> Deferred[Any]:
+        receiver = snapshots._receiver
+        if receiver is None or receiver.nbytes - receiver.received > CHUNK_BYTES:
+            return plain(work)
+        held.append(receiver)
+        return verified.addCallback(lambda _: plain(work))
+
+    held: list[Receiver] = []
+    snapshots._in_thread = in_thread
+    machine.run_until(lambda: bool(held))
+    first = a.log.journal.checkpoint
+    assert first is not None
+    machine.write(a, b"newer")
+    a.log.retention.checkpoint()
+    machine.run_until(lambda: a.told("snapshot_begin")[-1][1]["index"] > first.index)
+    machine.run_for(0.5)
+    verified.callback(None)
+    machine.run_until(lambda: machine.level(a, b, back))
+    assert [how["index"] for _, how in back.told("snapshot_end")] == [first.index]
+    assert len(held) == 1
     machine.close()
 
 

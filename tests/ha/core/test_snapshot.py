@@ -97,6 +97,21 @@ class TestReceiving:
         assert replica.chunk_stored(1.0, 9) == [], "of the one given up"
         assert Send("b", SnapshotReply(3, 9, 0)) in replica.step(1.0, "b", chunk(1, epoch=3))
 
+    def test_a_snapshot_that_has_come_whole_is_kept_while_it_is_verified(self) -> None:
+        """The primary repeats its last request meanwhile, and may have a newer one. Breaks when that takes the place of the whole
+        one: a backup that verifies for longer than the primary waits never got any."""
+        replica = backup()
+        receive(replica, 3)
+        assert replica.step(2.5, "a", chunk(0, index=12)) == []
+        assert replica.step(3.5, "a", chunk(0)) == []
+        assert replica.snapshot_stored(4.0, 9, 1, ABC)[0] == InstallSnapshot(9, 1, ABC)
+        assert StoreChunk(chunk(0, index=12)) in replica.step(4.5, "a", chunk(0, index=12)), "then the newer one, if it is needed"
+        damaged = backup()
+        receive(damaged, 3)
+        damaged.step(2.5, "a", chunk(0, index=12))
+        assert damaged.snapshot_failed(4.0, 9) == [Send("a", SnapshotReply(2, 9, 0))]
+        assert StoreChunk(chunk(0, index=12)) in damaged.step(4.5, "a", chunk(0, index=12))
+
     def test_a_snapshot_that_the_log_has_overtaken_is_not_installed(self) -> None:
         """§7, receiver rule 6: what follows in the log is kept, and may be acknowledged already."""
         replica = backup()
