@@ -232,6 +232,11 @@ class Snapshots:
         """The backups to which snapshots are being sent."""
         return set(self._sending)
 
+    def sent_index(self, peer: str) -> int:
+        """The index of the checkpoint that is being sent to this backup; 0 if there is none."""
+        sending = self._sending.get(peer)
+        return 0 if sending is None else sending.source.checkpoint.index
+
     def cut_short(self, why: str, peer: str | None = None) -> None:
         """The transfers to and from this member are cut short; without a member, all transfers."""
         for each in list(self._sending) if peer is None else [peer]:

@@ -32,6 +32,8 @@ class PeerStatus:
     lag_records: int
     round_trip_s: float | None
     last_heard_s: float
+    snapshot_index: int
+    """The index of the snapshot that the member is receiving; 0 if none, or if it has not stored any of it yet."""
 
     @property
     def stores(self) -> bool:
@@ -93,6 +95,7 @@ def _peers(role: Primary, log: Log, now: float) -> tuple[PeerStatus, ...]:
             lag_records=log.records_between(each.acked_index, log.last_index),
             round_trip_s=each.round_trip_s,
             last_heard_s=now - each.heard_at,
+            snapshot_index=0 if each.outgoing is None else each.outgoing.index,
         )
         for each in role.peers.values()
     )

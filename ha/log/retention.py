@@ -10,7 +10,8 @@ backup that is behind. So disk space is freed without a request, in small steps,
 The bound: a log takes at most twice the size of its live data, and two segments (`journal.SEGMENT_BYTES`). Two files always
 exist: the one being written, and the one prepared. The rest of the two segments is for the log after the last checkpoint, and
 for the output of a compaction or a checkpoint before it frees anything. Compaction begins well below the bound, at a limited
-rate; near the bound the rate is not limited.
+rate; near the bound the rate is not limited. There is one exception, unless the disk is nearly full: the log that a connected
+backup still needs stays, up to the size of the live data, which the backup would get instead.
 
 Room: producers get no credit below a reserve, which is large enough for a checkpoint, consumers' outcomes and a compaction.
 Consumers continue, and the next checkpoint gives back the space that they free. Producers continue when there is half as much
@@ -224,8 +225,11 @@ class Retention:
         return 2 * self._listener.live_bytes() + FILES_IN_TWO_SEGMENTS * self._file
 
     def _spared(self, pressed: bool) -> int:
-        """How many bytes of the log before a checkpoint may stay for a backup that is a little behind."""
-        return self.checkpoint_bytes * (1 if pressed else 2)
+        """How many bytes of the log before a checkpoint may stay for a backup that is behind. Unless the disk is nearly full,
+        they may be as many as the live data has: while a snapshot is sent, the log after it grows, and without that log the
+        snapshot would be of no use."""
+        usual = self.checkpoint_bytes * (1 if pressed else 2)
+        return usual if self.low else max(usual, self._listener.live_bytes())
 
     def _freeable(self, full: list[int]) -> bool:
         """Whether a checkpoint would free whole files; `full` are the segments that it would remove from the log."""
@@ -253,9 +257,11 @@ class Retention:
         self.snapshots.write(index, epoch, members, batches, alive, keep_from, self._written)
 
     def _keep_from(self, index: int, spared: int) -> int:
-        """The first index to keep: a connected backup that is a little behind keeps its log, so that it needs no snapshot."""
+        """The first index to keep: a connected backup that is not too far behind keeps its log, so that it needs no snapshot. One
+        that is receiving a snapshot needs the log after that."""
         log = self._facts.log
-        behind = [peer.match_index + 1 for peer in self._facts.status().peers if peer.connected and peer.stores]
+        peers = [peer for peer in self._facts.status().peers if peer.connected and peer.stores]
+        behind = [max(each.match_index, each.snapshot_index or self.snapshots.sent_index(each.address)) + 1 for each in peers]
         keep = min([index + 1, *behind])
         return keep if log.bytes_between(keep - 1, index) <= spared else index + 1
 

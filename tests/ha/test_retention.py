@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from broker.core.records import BatchBuilder
 from broker.disk.bodies import Unreadable, offset_of
 from broker.disk.files import RealDisk, Space
 from broker.sessions.ledger import Ledger
+from ha import snapshots
 from ha.log.retention import MANY_SMALL, ROOM_S, SPARE
 from ha.snapshots import _Sending
 from tests.broker.disk.contents import contents
@@ -325,6 +329,26 @@ class Cluster:
             builder.dequeues_for(1).append(sequence)
             del self.alive[sequence]
 
+    def replace(self, address: str, backlog: int) -> Broker:
+        """A member has lost its disk. Its new one is empty, and a snapshot with so many batches of ten messages begins."""
+        log = self["a"].log
+        self.machine.kill(address)
+        shutil.rmtree(self.machine.folder / address)
+        for _ in range(backlog):
+            builder = BatchBuilder()
+            came = {each: body(each) for each in range(self.next_seq, self.next_seq + 10)}
+            builder.messages_for(1, self.next_seq).extend(came.values())
+            self.alive |= came
+            self.next_seq += 10
+            self.propose(builder)
+        log.retention.checkpoint(spared=0)
+        self.machine.run_until(lambda: not log._snapshots.writing)
+        self.owners[address] = Owner()
+        self.ledgers[address] = Ledger("cluster", self.machine.clock, self.owners[address])
+        back = self.machine.start(address, listener=self.ledgers[address])
+        self.machine.run_until(lambda: bool(back.told("snapshot_begin")))
+        return back
+
     def consume(self, but: int) -> None:
         """All messages but the newest ones."""
         builder = BatchBuilder()
@@ -391,6 +415,86 @@ def test_a_file_that_is_deleted_in_the_background_during_a_reset_does_no_harm(tm
     machine.run_until(lambda: b.log.state == "ready")
     cluster.check("b")
     machine.close()
+
+
+def test_a_new_backup_needs_one_snapshot_though_the_cluster_is_busy_while_it_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when the log after the snapshot is dropped during its transfer: then it does not fit the log, and the next one is
+    sent from the beginning, again and again."""
+    monkeypatch.setattr(snapshots, "CHUNK_BYTES", 64 * 1024)
+    cluster = Cluster(tmp_path, slow="b")
+    cluster.disk.gate.set()
+    a, back = cluster["a"], cluster.replace("c", backlog=300)
+    storing = slow_to_store(cluster.machine, back)
+    sent = a.log.journal.checkpoint
+    assert sent is not None
+    log, retention = a.log.replica.log, a.log.retention
+    began = log.last_index
+    while a.log.status().peers[1].progress == "snapshot":
+        cluster.put(2)
+        cluster.machine.run_for(0.12)
+        for store in storing[:1]:
+            storing.remove(store)
+            store()
+        assert [how["index"] for _, how in back.told("snapshot_begin")] == [sent.index]
+    assert a.log.journal.figures.checkpoint_index > sent.index, "others were written meanwhile"
+    assert log.bytes_between(began, log.last_index) > 3 * retention.checkpoint_bytes
+    cluster.machine.run_until(lambda: back.log.state == "ready")
+    cluster.check("c")
+    cluster.put(20)
+    retention.checkpoint()
+    cluster.machine.run_until(lambda: log.bytes_between(0, a.log.applied) < 3 * retention.checkpoint_bytes)
+    cluster.machine.close()
+
+
+class NearlyFull(SlowToCompact):
+    """A disk that has little room while `full` is set."""
+
+    full = False
+
+    def free(self, folder: Path) -> Space:
+        return Space(1 << 30 if not self.full else 1, 1 << 30)
+
+
+@pytest.mark.parametrize("low", [False, True])
+def test_the_log_for_a_backup_goes_when_a_snapshot_costs_less_or_the_disk_is_nearly_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, low: bool
+) -> None:
+    """Breaks when a backup that does not get on fills the disk of the primary."""
+    monkeypatch.setattr(snapshots, "CHUNK_BYTES", 64 * 1024)
+    disk = NearlyFull()
+    disk.gate.set()
+    cluster = Cluster(tmp_path, slow="a", disk=disk)
+    a, back = cluster["a"], cluster.replace("c", backlog=60)
+    slow_to_store(cluster.machine, back)
+    sent = a.log.journal.checkpoint
+    assert sent is not None
+    log, retention = a.log.replica.log, a.log.retention
+    grown = live_bytes = 0
+    while log.first_index <= sent.index + 1 and grown < 3 * live_bytes + 1:
+        live_bytes = sum(map(len, cluster.alive.values()))
+        grown = log.bytes_between(sent.index, log.last_index)
+        disk.full = low and grown > 3 * retention.checkpoint_bytes
+        cluster.put(2)
+        cluster.machine.run_for(0.12)
+    assert grown > 3 * retention.checkpoint_bytes
+    assert (grown > live_bytes) == (not low)
+    assert grown < 1.5 * live_bytes
+    cluster.machine.close()
+
+
+def slow_to_store(machine: Machine, broker: Broker) -> list[Callable[[], object]]:
+    """From now on, this member stores a chunk of a snapshot when the test calls what is in this list."""
+    storing: list[Callable[[], object]] = []
+
+    def in_thread(work: Callable[[], Any]) -> Deferred[Any]:
+        done: Deferred[Any] = Deferred()
+        storing.append(lambda: machine.in_thread(work).chainDeferred(done))
+        return done
+
+    broker.log._snapshots._in_thread = in_thread
+    return storing
 
 
 def test_a_checkpoint_during_a_compaction_leaves_its_files_until_it_has_ended(tmp_path: Path) -> None:
