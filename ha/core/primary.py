@@ -136,9 +136,10 @@ class Primary:
         if progress is None:
             return
         progress.heard_at = now
-        if reply.round == self._round and progress.answered_round != reply.round:
+        if progress.answered_round < reply.round <= self._round:
             progress.answered_round = reply.round
-            progress.round_trip_s = now - self._round_at
+            if reply.round == self._round:
+                progress.round_trip_s = now - self._round_at
         if reply.accepted:
             if progress.accepted(reply, self._member.log):
                 self._advance_commit(now)
@@ -158,7 +159,7 @@ class Primary:
         progress.heard_at = now
         outgoing = progress.outgoing
         if (reply.index, reply.next_offset) != (outgoing.index, outgoing.offset):
-            outgoing.wanted(now, reply.index, reply.next_offset)
+            outgoing.wanted(now, reply.index, reply.next_offset, self._round)
             self._member.emit(SendSnapshot(sender, self._member.epoch, reply.index, reply.next_offset))
 
     def tick(self, now: float) -> None:
@@ -324,13 +325,19 @@ class Primary:
         member.send(witness.address, attest)
 
     def _send_snapshot(self, progress: Progress, now: float) -> None:
-        progress.send_snapshot(now)
+        progress.send_snapshot(now, self._round)
         self._member.emit(SendSnapshot(progress.address, self._member.epoch, 0, 0))
 
     def _repeat_snapshot(self, progress: Progress, now: float) -> None:
+        """Repeat an unanswered request, but not while it may be on its way: links keep their order, so nothing is lost before a
+        heartbeat that was sent after it has been answered."""
         outgoing = progress.outgoing
-        if outgoing is not None and now - outgoing.asked_at >= self._member.settings.election_s:
-            outgoing.asked_at = now
+        if outgoing is None:
+            return
+        if progress.answered_round <= outgoing.round:
+            outgoing.waits_since = now
+        elif now - outgoing.waits_since >= self._member.settings.election_s:
+            outgoing.asked(now, self._round)
             self._member.emit(SendSnapshot(progress.address, self._member.epoch, outgoing.index, outgoing.offset))
 
     def _advance_commit(self, now: float) -> None:

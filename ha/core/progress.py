@@ -29,8 +29,8 @@ class Pace(StrEnum):
 class Progress:
     """One other member, as its primary sees it. Times are in seconds of the monotonic clock.
 
-    `match_index` counts for commits. `acked_index` is the last reported position, for people; it is kept while the link
-    is down.
+    `answered_round` is the newest heartbeat that the member has answered. `match_index` counts for commits. `acked_index`
+    is the last reported position, for people; it is kept while the link is down.
     """
 
     __slots__ = (
@@ -71,10 +71,10 @@ class Progress:
         self.pace = Pace.PROBE
         self.outgoing = None
 
-    def send_snapshot(self, now: float) -> Outgoing:
-        """The log no longer has the batches that the member needs: send it a checkpoint."""
+    def send_snapshot(self, now: float, round_number: int) -> Outgoing:
+        """The log no longer has the batches that the member needs: send it a checkpoint. See `Outgoing.asked`."""
         self.pace = Pace.SNAPSHOT
-        self.outgoing = Outgoing(now)
+        self.outgoing = Outgoing(now, round_number)
         return self.outgoing
 
     def accepted(self, reply: AppendReply, log: Log) -> bool:

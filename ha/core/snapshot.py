@@ -11,20 +11,26 @@ from ha.core.messages import SnapshotChunk
 
 
 class Outgoing:
-    """At the primary: the checkpoint of `index` (0: not known yet, the newest one) is being requested from `offset` on,
-    since `asked_at`.
+    """At the primary: the checkpoint of `index` (0: not known yet, the newest one) is being requested from `offset` on.
+    `round` is the newest heartbeat that was sent before that chunk, and `waits_since` when the chunk was last known to be on
+    its way.
     """
 
-    __slots__ = ("asked_at", "index", "offset")
+    __slots__ = ("index", "offset", "round", "waits_since")
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, round_number: int) -> None:
         self.index = 0
         self.offset = 0
-        self.asked_at = now
+        self.asked(now, round_number)
 
-    def wanted(self, now: float, index: int, offset: int) -> None:
+    def wanted(self, now: float, index: int, offset: int, round_number: int) -> None:
         """The next offset that the receiver requests."""
-        self.index, self.offset, self.asked_at = index, offset, now
+        self.index, self.offset = index, offset
+        self.asked(now, round_number)
+
+    def asked(self, now: float, round_number: int) -> None:
+        """The chunk is requested now, after the heartbeat `round_number` was sent."""
+        self.waits_since, self.round = now, round_number
 
 
 class Incoming:

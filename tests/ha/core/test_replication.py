@@ -432,7 +432,7 @@ def test_a_refusal_of_what_was_acknowledged_counts_only_as_an_answer_to_the_newe
 def test_a_refusal_counts_for_nothing_while_a_snapshot_is_on_its_way() -> None:
     """The member says so of each heartbeat until it has the snapshot; to probe would begin it anew."""
     progress = Progress("b", 9, 0.0, connected=True)
-    progress.send_snapshot(0.0)
+    progress.send_snapshot(0.0, 0)
     refusal = AppendReply(1, 2, False, 0, 0, prev_index=8)
     assert not progress.refused(refusal, Log(Membership.of("ab")), current=True)
     assert progress.pace is Pace.SNAPSHOT

@@ -7,7 +7,7 @@ import msgspec
 from ha.core.effects import Commit, InstallSnapshot, LeaveSnapshot, MembershipChanged, Send, SendSnapshot, StoreChunk, StoreWhole
 from ha.core.log import Log
 from ha.core.membership import Membership
-from ha.core.messages import AppendReply, SnapshotChunk, SnapshotReply
+from ha.core.messages import AppendReply, Message, SnapshotChunk, SnapshotReply
 from ha.core.progress import Pace
 from ha.core.replica import Replica
 from tests.ha.core.cluster import SMALL, Cluster
@@ -28,9 +28,39 @@ def receive(replica: Replica, count: int) -> None:
         replica.chunk_stored(1.0, 9)
 
 
-def behind() -> Cluster:
+class SlowLink(Cluster):
+    """While c is up, what a sends to it waits in `line` until the test lets it through."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.line: list[Message] = []
+        self.slow = False
+        super().__init__(*addresses)
+
+    def crash(self, address: str) -> None:
+        super().crash(address)
+        self.slow = True
+
+    def post(self, sender: str, receiver: str, message: Message) -> None:
+        if self.slow and (sender, receiver) == ("a", "c"):
+            self.line += [message] if frozenset("ac") in self.links else []
+        else:
+            super().post(sender, receiver, message)
+
+    def let_through(self, count: int = 1) -> None:
+        for _ in range(count):
+            self["c"].receive("a", self.line.pop(0))
+            self.settle()
+
+    def lose_chunks(self) -> int:
+        """The chunks in the line are lost; returns their number."""
+        before = len(self.line)
+        self.line = [each for each in self.line if not isinstance(each, SnapshotChunk)]
+        return before - len(self.line)
+
+
+def behind(kind: type[Cluster] = Cluster) -> Cluster:
     """c has missed 20 batches, and the primary a holds them no longer."""
-    cluster = Cluster("a", "b", "c")
+    cluster = kind("a", "b", "c")
     cluster.promote("a")
     cluster.pass_time(0.3)
     cluster.crash("c")
@@ -189,6 +219,40 @@ class TestSending:
         assert cluster.states() == {"a": "active", "b": "ready", "c": "catchup"}
         cluster.pass_time(0.7)
         assert cluster.states()["c"] == "ready"
+
+    def test_a_chunk_is_not_repeated_while_it_may_be_on_its_way(self) -> None:
+        """On a slow link a chunk takes longer than a lost one is waited for, and what is sent after it waits behind it. Breaks
+        when each second brings a copy: the link was full of them, and the snapshot never ended."""
+        cluster = behind(SlowLink)
+        assert isinstance(cluster, SlowLink)
+        cluster.restart("c")
+        chunks, came_s, most = 0, cluster.now, 0
+        while cluster.states().get("c") != "ready":
+            while cluster.line and (not isinstance(cluster.line[0], SnapshotChunk) or cluster.now >= came_s + 3.0):
+                if isinstance(cluster.line[0], SnapshotChunk):
+                    chunks, came_s = chunks + 1, cluster.now
+                cluster.let_through()
+            cluster["c"].run(cluster["c"].live.heard(cluster.now, "a"))
+            most = max(most, sum(isinstance(each, SnapshotChunk) for each in cluster.line))
+            cluster.pass_time(0.05)
+            assert cluster.now < 150.0
+        assert (chunks, most) == (3, 1)
+
+    def test_a_lost_chunk_is_repeated_a_while_after_a_later_heartbeat_was_answered(self) -> None:
+        cluster = behind(SlowLink)
+        assert isinstance(cluster, SlowLink)
+        cluster.restart("c")
+        cluster.pass_time(0.3)
+        while not any(isinstance(each, SnapshotChunk) for each in cluster.line):
+            cluster.let_through()
+        cluster.lose_chunks()
+        cluster.pass_time(4.0)
+        assert not cluster.lose_chunks(), "no heartbeat was answered"
+        repeated_s = cluster.now
+        while not any(isinstance(each, SnapshotChunk) for each in cluster.line):
+            cluster.let_through(len(cluster.line))
+            cluster.pass_time(0.05)
+        assert 0.9 < cluster.now - repeated_s < 1.3
 
     def test_a_repeated_answer_does_not_double_the_stream(self) -> None:
         """Each answer leads to one chunk; a repeated one to none, or streams would multiply."""
