@@ -262,8 +262,7 @@ class Retention:
         log = self._facts.log
         peers = [peer for peer in self._facts.status().peers if peer.connected and peer.stores]
         behind = [max(each.match_index, each.snapshot_index or self.snapshots.sent_index(each.address)) + 1 for each in peers]
-        keep = min([index + 1, *behind])
-        return keep if log.bytes_between(keep - 1, index) <= spared else index + 1
+        return min([index + 1, *(keep for keep in behind if log.bytes_between(keep - 1, index) <= spared)])
 
     def _written(self, keep_from: int | None) -> None:
         if self._stopped:

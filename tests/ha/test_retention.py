@@ -484,6 +484,41 @@ def test_the_log_for_a_backup_goes_when_a_snapshot_costs_less_or_the_disk_is_nea
     cluster.machine.close()
 
 
+class SlowWriter(RealDisk):
+    """A disk on which the log's writer waits with its syncs while `gate` is not set."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def sync(self, fd: int) -> None:
+        if threading.current_thread().name.startswith("write"):
+            assert self.gate.wait(PATIENCE_S)
+        super().sync(fd)
+
+
+def test_a_backup_that_is_far_behind_does_not_cost_another_one_its_log(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, checkpoint_bytes=20_000)
+    far, near = SlowWriter(), SlowWriter()
+    machine.disks |= {"c": far, "d": near}
+    a, *_ = machine.cluster(*"abcde")
+    far.gate.clear()
+    machine.write(a, *(bytes(1000) for _ in range(60)))
+    machine.run_until(lambda: a.log.lag()["d"].lag_bytes == 0)
+    near.gate.clear()
+    machine.write(a, bytes(1000))
+    lag = a.log.lag()
+    assert lag["c"].lag_bytes > 60_000
+    assert 1000 < lag["d"].lag_bytes < 2000
+    a.log.retention.checkpoint()
+    machine.run_until(lambda: a.log.journal.figures.checkpoint_index == a.log.applied)
+    machine.run_until(lambda: a.log.replica.log.first_index > lag["c"].acked_index + 1)
+    assert a.log.replica.log.first_index <= lag["d"].acked_index + 1
+    far.gate.set()
+    near.gate.set()
+    machine.close()
+
+
 def slow_to_store(machine: Machine, broker: Broker) -> list[Callable[[], object]]:
     """From now on, this member stores a chunk of a snapshot when the test calls what is in this list."""
     storing: list[Callable[[], object]] = []
