@@ -249,18 +249,19 @@ class LagReporter:
         )
 
     def _headroom_bytes(self, lag: Lag) -> int:
-        """A lower bound of the bytes that may be committed before a backup needs a snapshot.
+        """The bytes that may be committed before a backup needs a snapshot.
 
-        A checkpoint drops the log before it, except for the part that a connected backup needs, if that is not far behind. A
-        checkpoint that is due sooner, because the disk is nearly full, keeps none of it.
+        Of the log before it, each checkpoint keeps at least `checkpoint_bytes` for a connected backup: this is a lower bound. For
+        another backup it keeps nothing: this estimate assumes that the next checkpoint is due because the log has grown. One that
+        frees files comes sooner.
         """
         log, size, checkpoint = self._log.replica.log, self._log.retention.checkpoint_bytes, self._log.journal.checkpoint
         if lag.acked_index + 1 < log.first_index:
             return 0
+        if lag.connected:
+            return max(0, size - log.bytes_between(lag.acked_index, log.last_index))
         grown = log.bytes_between(0 if checkpoint is None else checkpoint.index, self._broker.lead.state.index)
-        to_checkpoint = max(size, GROWTH * (0 if checkpoint is None else checkpoint.nbytes)) - grown
-        spared = 2 * size - log.bytes_between(lag.acked_index, log.last_index) if lag.connected else 0
-        return max(0, to_checkpoint, spared)
+        return max(0, max(size, GROWTH * (0 if checkpoint is None else checkpoint.nbytes)) - grown)
 
     # ---- queues
 

@@ -16,7 +16,7 @@ from broker.service import Broker
 from broker.telemetry import TelemetryWriter
 from ha import lag
 from ha.lag import LagReporter
-from tests.broker.disk.logs import FullDisk
+from tests.broker.disk.logs import FullDisk, SlowWriter
 from tests.ha.log_cluster import Machine
 
 WALL_S = 1_767_600_000.0
@@ -26,8 +26,10 @@ Line = dict[str, Any]
 class Primary:
     """A primary `a` with queues and two backups, and what its telemetry says."""
 
-    def __init__(self, folder: Path, witness: str = "") -> None:
+    def __init__(self, folder: Path, witness: str = "", slow: SlowWriter | None = None) -> None:
+        """`slow` is the disk of the backup `c`."""
         self.machine = Machine(folder / "stores")
+        self.machine.disks |= {} if slow is None else {"c": slow}
         self.machine.witness = witness
         (folder / "stores").mkdir()
         clock = self.machine.clock
@@ -42,10 +44,11 @@ class Primary:
         self.wall = lambda: WALL_S + clock.seconds()
         self.telemetry = TelemetryWriter(self.folder, cluster="c", sender="a", clock=self.wall, submit=lambda work: work())
 
-    def report(self, **settings: int) -> None:
+    def report(self, **settings: int) -> LagReporter:
         """Begin to sample."""
         reporter = LagReporter(self.machine.clock, self.broker, self.log, "a", self.telemetry, self.wall, **settings)
         reporter.start()
+        return reporter
 
     def create(self, *queues: str) -> None:
         for name in queues:
@@ -62,6 +65,10 @@ class Primary:
             self.machine.run_until(partial(self._has_applied_more_than, self.ledger.state.index))
             times.append(self.machine.clock.seconds())
         return times[0], times[1]
+
+    def is_covered(self) -> bool:
+        """Whether a checkpoint of all that is applied is written, and what it has let go is gone."""
+        return self.log.journal.figures.checkpoint_index == self.log.applied and not self.log._snapshots.writing
 
     def _has_applied_more_than(self, index: int) -> bool:
         return self.ledger.state.index > index
@@ -111,25 +118,52 @@ def test_a_queue_lags_by_its_own_messages_and_since_the_first_of_them(primary: P
 
 
 def test_headroom_shrinks_with_what_a_backup_lacks_until_it_needs_a_snapshot(primary: Primary) -> None:
-    """A backup that is away is not waited for: the next checkpoint drops what it lacks."""
+    """A backup that is away is not waited for: the next checkpoint drops what it lacks, and growth makes one due. What a
+    connected one has for sure is what every checkpoint keeps for it, also one that frees space."""
     primary.create("orders")
     primary.log.retention.checkpoint_bytes = 20_000
     primary.report()
     primary.machine.run_for(2.0)
     level = primary.samples("b", None)[-1]
     assert level["lag_bytes"] == 0
-    assert level["headroom_bytes"] == 40_000
+    assert level["headroom_bytes"] == 20_000
     primary.machine.disconnect("a", "c")
     primary.put("orders", *(b"x" * 1000 for _ in range(10)))
     primary.machine.run_for(2.0)
     away, here = (primary.samples(backup, None)[-1] for backup in "cb")
-    assert here["headroom_bytes"] == 40_000
+    assert here["headroom_bytes"] == 20_000
     assert 0 < away["headroom_bytes"] < 20_000 - 10 * 1000
     assert primary.samples("c", "orders")[-1]["headroom_bytes"] == away["headroom_bytes"]
     primary.put("orders", *(b"x" * 1000 for _ in range(30)))
     primary.machine.run_until(lambda: primary.log.journal.checkpoint is not None)
     primary.machine.run_for(2.0)
     assert primary.samples("c", None)[-1]["headroom_bytes"] == 0
+
+
+def test_a_connected_backup_needs_no_snapshot_before_its_headroom_is_used_up(tmp_path: Path) -> None:
+    """However early a checkpoint is written. Breaks when the headroom counts on log that a checkpoint near the bound drops."""
+    slow = SlowWriter()
+    primary = Primary(tmp_path, slow=slow)
+    primary.create("orders")
+    log, retention = primary.log, primary.log.retention
+    retention.checkpoint_bytes = 20_000
+    reporter = primary.report()
+    primary.machine.run_until(lambda: log.lag()["c"].lag_bytes == 0)
+    slow.gate.clear()
+    told: list[int] = []
+    while not told or told[-1]:
+        primary.put("orders", b"x" * 2000)
+        behind = log.lag()["c"]
+        told.append(reporter._headroom_bytes(behind))
+        assert behind.connected
+        assert told[-1] == max(0, 20_000 - behind.lag_bytes)
+        retention.checkpoint(spared=retention._spared(pressed=True))
+        primary.machine.run_until(primary.is_covered)
+        assert not told[-1] or log.replica.log.first_index <= behind.acked_index + 1
+    assert len(told) > 5
+    slow.gate.set()
+    primary.broker.close()
+    primary.machine.close()
 
 
 def test_of_a_backup_that_is_far_behind_no_queue_is_forgotten_or_said_to_lag_less_than_it_does(

@@ -22,7 +22,7 @@ from ha import snapshots
 from ha.log.retention import MANY_SMALL, ROOM_S, SPARE
 from ha.snapshots import _Sending
 from tests.broker.disk.contents import contents
-from tests.broker.disk.logs import flip
+from tests.broker.disk.logs import SlowWriter, flip
 from tests.ha.log_cluster import PATIENCE_S, Broker, Machine
 from tests.ha.log_on_disk import FILE, LogOnDisk, Owner, queue_add
 
@@ -482,19 +482,6 @@ def test_the_log_for_a_backup_goes_when_a_snapshot_costs_less_or_the_disk_is_nea
     assert (grown > live_bytes) == (not low)
     assert grown < 1.5 * live_bytes
     cluster.machine.close()
-
-
-class SlowWriter(RealDisk):
-    """A disk on which the log's writer waits with its syncs while `gate` is not set."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def sync(self, fd: int) -> None:
-        if threading.current_thread().name.startswith("write"):
-            assert self.gate.wait(PATIENCE_S)
-        super().sync(fd)
 
 
 def test_a_backup_that_is_far_behind_does_not_cost_another_one_its_log(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from broker.sessions.ledger import Ledger
 from ha.core.effects import State
 from ha.core.messages import SnapshotChunk
 from ha.snapshots import CHUNK_BYTES
+from tests.broker.disk.logs import SlowWriter
 from tests.ha.log_cluster import Broker, Machine
 from tests.ha.log_on_disk import Owner, queue_add
 from tests.ha.test_halted_log import Mixed
@@ -134,19 +134,6 @@ def test_a_snapshot_that_takes_long_to_verify_is_installed_though_a_newer_one_is
     assert [how["index"] for _, how in back.told("snapshot_end")] == [first.index]
     assert len(held) == 1
     machine.close()
-
-
-class SlowWriter(RealDisk):
-    """The threads that write logs wait with their syncs while `gate` is not set; other threads do not."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def sync(self, fd: int) -> None:
-        if threading.current_thread().name.startswith("write"):
-            assert self.gate.wait(60)
-        super().sync(fd)
 
 
 def test_no_checkpoint_begins_between_a_snapshot_s_receipt_and_the_end_of_the_old_log(tmp_path: Path) -> None:

@@ -174,6 +174,19 @@ class GatedDisk(RealDisk):
         super().sync(fd)
 
 
+class SlowWriter(RealDisk):
+    """The threads that write logs wait with their syncs while `gate` is not set; other threads do not."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def sync(self, fd: int) -> None:
+        if threading.current_thread().name.startswith("write"):
+            assert self.gate.wait(PATIENCE_S)
+        super().sync(fd)
+
+
 class FailingSync(RealDisk):
     """A disk whose syncs fail once `broken` is set; it counts the writes after that."""
 
