@@ -37,6 +37,7 @@ from broker.sessions.schedule import Schedule
 
 _REPEATED = frozenset((REJECTED, RELEASED, MODIFIED))
 """Outcomes that are repeated with the settlement, for clients that wait for this."""
+_WENT_BACK = "a message that this connection held went back to its queue, because its time was over"
 
 
 class Supplier(Protocol):
@@ -339,6 +340,7 @@ class Subscription(LinkEnd):
             self.link.take_back(before)
             self.node.overdue += len(sequences)
             self.queue.undo(sequences, count=True)
+            self.session.transactions.fail_open(_WENT_BACK)  # an outcome in one of them is late now, and would be passed over
             self.session.touch()
 
     def detached(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from broker.core import limits
 from tests.broker.clients import ADMIN, Bench, Client, bench, condition
 from tests.broker.sessions.test_slow import holder
-from tests.broker.sessions.test_transactions import Transactor
+from tests.broker.sessions.test_transactions import A, Transactor, refusal
 from tests.broker.test_departure import leave, source
 
 RELEASED = proton.Delivery.RELEASED
@@ -148,6 +148,47 @@ def test_what_a_transaction_has_is_left_to_it() -> None:
         work.discharge(txn_id)
         b.pass_time(1)
         assert b.depth("q") == 0
+
+
+@pytest.mark.parametrize("crosses", [True, False], ids=["the outcome crosses the time-out", "the outcome comes later"])
+def test_a_transaction_whose_message_went_back_is_undone_whole(crosses: bool) -> None:
+    with bench() as b:
+        b.queue("out")
+        filled(b, "a")
+        work = Transactor(b)
+        link = work.client.receiver("q", credit=1)
+        txn_id = work.declare()
+        work.post(work.client.sender("out"), txn_id, "result")
+        ((delivery, _),) = work.client.received[link.name]
+        if crosses:
+            b.clock.advance(LATE_S)
+        else:
+            b.pass_time(LATE_S)
+        assert overdue(b) == 1
+        work.give(delivery, txn_id)
+        why = "a message that this connection held went back to its queue, because its time was over"
+        assert refusal(work.discharge(txn_id)) == ("amqp:transaction:rollback", f"the transaction was undone: {why}")
+        assert (b.depth("q"), b.depth("out")) == (1, 0)
+        link.flow(1)
+        again = work.declare()
+        work.post(work.client.sender("out"), again, "result")
+        work.give(work.client.received[link.name][-1][0], again)
+        assert work.discharge(again).remote_state == A
+        assert (b.depth("q"), b.depth("out")) == (0, 1)
+
+
+def test_a_message_that_goes_back_from_one_connection_undoes_no_transaction_of_another() -> None:
+    with bench() as b:
+        b.queue("out")
+        filled(b, "a")
+        work = Transactor(b)
+        txn_id = work.declare()
+        work.post(work.client.sender("out"), txn_id, "result")
+        holder(b)
+        b.pass_time(LATE_S)
+        assert overdue(b) == 1
+        assert work.discharge(txn_id).remote_state == A
+        assert b.depth("out") == 1
 
 
 def test_the_time_of_a_large_message_begins_when_all_of_it_has_gone_out() -> None:
