@@ -26,7 +26,7 @@ from typing import Protocol
 from broker.core.letters import EXPIRED
 from broker.core.nodes import QueueNode
 from broker.core.queues.blocks import Lot
-from broker.core.queues.sifting import without
+from broker.core.queues.sifting import removed, without
 from broker.core.queues.times import MAX_MS, Times
 from broker.core.state import Messages
 from broker.sessions.dead_letters import DeadLetters
@@ -185,7 +185,7 @@ class Due:
 
     def fit(self, messages: Messages, lots: list[Lot], *, browse: bool) -> list[Lot]:
         """Those of these messages that may be delivered now. The others stay acquired, if they were, without a consumer."""
-        limit, order = self._queue.node.delivery_limit, messages.order
+        limit, order, given = self._queue.node.delivery_limit, messages.order, lots
         if limit and order.has_counts:
             lots = without(lots, lambda sequence: order.lane_of(sequence).delivery_count(sequence) >= limit)
         delays, expiries = messages.delays, messages.expiries
@@ -209,4 +209,6 @@ class Due:
             lots = without(lots, has_expired)
             if not browse:
                 self._leave(messages, [each for each in expired if expiries.claim(each)])
+        if lots is not given and not browse:
+            order.set_aside(removed(given, lots))
         return lots

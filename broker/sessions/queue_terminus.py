@@ -385,7 +385,7 @@ class QueueTerminus:
 
     def failed(self, sequences: list[int]) -> None:
         """The outcomes of these messages are committed: they are available again, wait, or have failed too often."""
-        messages, limit = self.node.messages, self.node.delivery_limit
+        messages, limit, given = self.node.messages, self.node.delivery_limit, sequences
         if limit and messages is not None and self._queues.logs.serving:
             order = messages.order
             over = [each for each in sequences if order.lane_of(each).delivery_count(each) >= limit and order.is_acquired(each)]
@@ -395,6 +395,8 @@ class QueueTerminus:
         if messages is not None and messages.delays is not None:
             sequences = [each for each in sequences if not messages.delays.is_waiting(each)]
             self.due.look()
+        if messages is not None and sequences is not given:
+            messages.order.set_aside(set(given).difference(sequences))
         self.give_back(sequences)
 
     def term_begins(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from broker.core import limits
 from tests.broker.clients import REJECTED, Bench, Client, bench, condition, statuses
+from tests.broker.test_deferring import DELAY, TIME, defer
 
 SHARED = {"qpid.group_header_key": "g", "qpid.shared_msg_group": 1}
 EXCLUSIVE = {"qpid.group_header_key": "JMSXGroupID"}
@@ -126,3 +127,53 @@ def test_browsers_see_all_groups_in_the_order_of_the_queue() -> None:
         send(client, "a1", "b1", "a2")
         client.receiver("q", credit=1)
         assert client.bodies(client.receiver("q", browse=True)) == ["a1", "b1", "a2"]
+
+
+@pytest.mark.parametrize("arguments", [SHARED, EXCLUSIVE])
+def test_a_deferred_message_holds_its_group_no_more_and_returns_into_its_order(arguments: dict[str, Any]) -> None:
+    with bench() as b:
+        b.queue("q", arguments=arguments)
+        client = manual(b)
+        send(client, "a1", "a2", "b1", "a3")
+        first = client.receiver("q", credit=1, name="first")
+        defer(client, first, {TIME: proton.timestamp(b.lead.ledger.now_ms + 10_000)})
+        first.close()
+        b.settle()
+        second = client.receiver("q", credit=2, name="second")
+        assert client.bodies(second) == ["a2", "b1"]
+        b.pass_time(11.0)
+        third = client.receiver("q", credit=9, name="third")
+        assert client.bodies(third) == [], "its group has a consumer again"
+        second.flow(9)
+        b.settle()
+        assert client.bodies(second) == ["a2", "b1", "a1", "a3"]
+
+
+@pytest.mark.parametrize("arguments", [SHARED, EXCLUSIVE])
+def test_a_message_that_its_producer_delays_gives_its_group_to_nobody(arguments: dict[str, Any]) -> None:
+    with bench() as b:
+        b.queue("q", arguments=arguments)
+        client = manual(b)
+        first = client.receiver("q", credit=1, name="first")
+        producer = client.sender("q")
+        said: Any = {"properties": {"g": "a"}, "group_id": "a"}
+        client.send(producer, "a1", annotations={DELAY: 60_000}, **said)
+        first.close()
+        b.settle()
+        client.send(producer, "a2", **said)
+        assert client.bodies(client.receiver("q", name="second")) == ["a2"]
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_a_shared_group_goes_on_with_another_while_its_consumer_has_only_what_waits(attached: bool) -> None:
+    with bench() as b:
+        b.queue("q", arguments=SHARED | {"x-delayed-retry-min": 60_000})
+        client = manual(b)
+        send(client, "a1", "a2")
+        first = client.receiver("q", credit=1, name="first")
+        if attached:
+            second = client.receiver("q", name="second")
+        client.give(client.received[first.name][0][0], proton.Delivery.MODIFIED, failed=True)
+        if not attached:
+            second = client.receiver("q", name="second")
+        assert client.bodies(second) == ["a2"]

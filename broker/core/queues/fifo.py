@@ -202,6 +202,9 @@ class Fifo:
                 for watcher in self.watchers:
                     watcher.released(sequence, passed=passed)
 
+    def set_aside(self, sequences: Iterable[int]) -> None:
+        """Nothing: the order does not depend on which messages a consumer has."""
+
     def left(self, consumer: object) -> None:
         """Nothing: the order does not depend on the consumer."""
 

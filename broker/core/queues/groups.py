@@ -6,7 +6,8 @@ group until it leaves, whether it holds a message or not.
 
 Life of a message here: it is in its lane like any other. When a consumer asks and no message for it is known, the next messages
 are examined, and wait by group (`_look_on`). The oldest one that waits in a group which no other consumer has is claimed for the
-consumer. A released message waits in its old place. A group is free again when none of its messages is acquired.
+consumer. A released message waits in its old place. A group is free again when none of its messages is acquired. An acquired
+message that no consumer has, for example one that waits for its time, is `set_aside`: it is not counted for its group.
 
 Invariants: a message is examined only in memory, so no message overtakes one that is being read; the first waiting message of
 each group is in the heap of the consumer that may have it (`_heads` for all consumers), though an entry may be outdated: then it
@@ -37,9 +38,11 @@ _Heads = list[tuple[int, str]]
 
 
 class Groups(Fifo):
-    """See the module. `_of` has the group of each message that was looked at, `_held` how many of a group are acquired."""
+    """See the module. `_of` has the group of each message that was looked at, `_held` how many of a group are acquired; `_aside`
+    has the groups of those that are set aside, which `_of` and `_held` do not have."""
 
     __slots__ = (
+        "_aside",
         "_heads",
         "_held",
         "_key",
@@ -66,6 +69,7 @@ class Groups(Fifo):
     def _begin(self) -> None:
         self._looked = self.lane.head_seq
         self._of: dict[int, str] = {}
+        self._aside: dict[int, str] = {}
         self._waiting: dict[str, list[int]] = {}
         """Group -> a heap of its messages that are not acquired; some may be removed already."""
         self._held: dict[str, int] = {}
@@ -110,7 +114,8 @@ class Groups(Fifo):
         """Examine the next messages. Returns whether there were any; if the next one is not in memory, `absent` is its
         sequence."""
         lane = self.lane
-        if self._looked >= lane.next_seq or len(self._of) - self.acquired >= limits.MAX_GROUPS_WAITING:
+        waiting = len(self._of) + len(self._aside) - self.acquired
+        if self._looked >= lane.next_seq or waiting >= limits.MAX_GROUPS_WAITING:
             return False
         lots: list[Lot] = []
         end, absent = lane.walk(lots, self._looked, _LOOKS, _ANY_BYTES)
@@ -190,11 +195,18 @@ class Groups(Fifo):
         """Make acquired messages available again, in their old places. Those that are not acquired are passed over."""
         for sequence in sequences:
             if self.is_acquired(sequence):
-                group = self._of.get(sequence)
+                group, aside = self._of.get(sequence), self._aside.pop(sequence, "")
                 super().release((sequence,))
                 if group is not None:
                     self._let_go(group)
-                self._waits(sequence, group or "")
+                self._waits(sequence, aside if group is None else group)
+
+    def set_aside(self, sequences: Iterable[int]) -> None:
+        """No consumer has these acquired messages: they do not hold their groups until they are released. Others are skipped."""
+        for sequence in sequences:
+            if sequence in self._of and self.is_acquired(sequence):
+                group = self._aside[sequence] = self._of.pop(sequence)
+                self._let_go(group)
 
     def _let_go(self, group: str) -> None:
         """One message of a group is not acquired any more."""
@@ -225,6 +237,8 @@ class Groups(Fifo):
     def remove(self, first_seq: int, count: int) -> tuple[int, int]:
         """Drop these messages for good, in whatever state. Returns how many were alive, and their bytes; again gives (0, 0)."""
         held = []
+        for sequence in inside(self._aside, first_seq, first_seq + count):
+            del self._aside[sequence]
         for sequence in inside(self._of, first_seq, first_seq + count):
             acquired = self.is_acquired(sequence)
             group = self._of.pop(sequence)

@@ -1,11 +1,12 @@
 """Messages that a discipline has picked and that no consumer may get: they are removed from the lots for delivery.
 
-A removed message stays acquired, without a consumer, until the code that removed it releases it or takes it off its queue.
+A removed message stays acquired, without a consumer, until the code that removed it releases it or takes it off its queue. The
+discipline hears which messages these are (`Discipline.set_aside`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from broker.core.queues.blocks import Lot
 
@@ -25,3 +26,10 @@ def without(lots: Iterable[Lot], unfit: Callable[[int], bool]) -> list[Lot]:
         elif start < lot.stop:
             fit.append(lot._replace(start=start))
     return fit
+
+
+def removed(lots: Iterable[Lot], fit: Iterable[Lot]) -> Iterator[int]:
+    """The sequences of the messages that are in these lots and not in those that are `fit`."""
+    kept = {sequence for lot in fit for sequence in range(lot.first_seq, lot.first_seq + lot.n_messages)}
+    for lot in lots:
+        yield from (sequence for sequence in range(lot.first_seq, lot.first_seq + lot.n_messages) if sequence not in kept)

@@ -15,6 +15,8 @@ from broker.core.queues.residency import Residency
 from tests.broker.core.queues.files import Files, append, read_back, sequences
 
 A, B, C = "consumer a", "consumer b", "consumer c"
+ASIDE = "nobody"
+"""In the model, the holder of a message that is set aside."""
 PLENTY = 1 << 40
 
 
@@ -45,7 +47,7 @@ class Queue:
         self.model |= {first + at: [group, ""] for at, group in enumerate(groups)}
 
     def owner(self, group: str) -> str:
-        holders = {holder for of, holder in self.model.values() if of == group and holder}
+        holders = {holder for of, holder in self.model.values() if of == group and holder not in ("", ASIDE)}
         assert len(holders) <= 1
         return self.owners.get(group, "") if not self.order.shared else next(iter(holders), "")
 
@@ -65,6 +67,13 @@ class Queue:
         for sequence in chosen:
             if sequence in self.model:
                 self.model[sequence][1] = ""
+
+    def set_aside(self, *chosen: int) -> None:
+        """Nobody holds these any more, and nobody gets them."""
+        self.order.set_aside(chosen)
+        for sequence in chosen:
+            if sequence in self.model and self.model[sequence][1]:
+                self.model[sequence][1] = ASIDE
 
     def remove(self, first: int, count: int = 1) -> None:
         gone = [s for s in range(first, first + count) if self.model.pop(s, None)]
@@ -246,7 +255,7 @@ def test_everybody_gets_the_oldest_that_it_may_have(seed: int, shared: bool) -> 
     q = Queue(shared=shared)
     consumers = [A, B, C]
     for _ in range(400):
-        match rng.randrange(6):
+        match rng.randrange(7):
             case 0:
                 q.put("".join(rng.choice("uvwxyz") for _ in range(rng.randint(1, 5))))
             case 1 | 2:
@@ -262,6 +271,8 @@ def test_everybody_gets_the_oldest_that_it_may_have(seed: int, shared: bool) -> 
                 q.remove(rng.choice(sorted(q.model)), rng.choice((1, 1, 3)))
             case 5 if rng.random() < 0.3:
                 q.leave(rng.choice(consumers))
+            case 6 if q.model:
+                q.set_aside(*rng.sample(sorted(q.model), min(len(q.model), rng.randint(1, 3))))
             case _:
                 pass
         assert q.order.acquired == sum(bool(holder) for _, holder in q.model.values())
@@ -280,3 +291,34 @@ def test_what_is_claimed_out_of_turn_holds_its_group_no_more(shared: bool) -> No
     for sequence in (2, 3, 5, 1, 4):
         queue.order.remove(sequence, 1)
     assert (queue.order.depth, queue.order.acquired) == (0, 0)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_is_set_aside_holds_its_group_no_more_and_comes_back_into_its_place(shared: bool) -> None:
+    q = Queue(shared=shared)
+    q.put("xxxy")
+    assert q.take(A, 2) == [1, 2]
+    q.set_aside(1, 1, 3, 99)
+    assert q.take(B, 9) == [4], "the second is held"
+    q.leave(A)
+    assert q.order.take_opened()
+    assert q.take(B, 1) == [2]
+    assert (q.order.acquired, q.order.available) == (3, 1)
+    q.release(1)
+    assert q.take(C, 9) == []
+    assert q.take(B, 9) == [1, 3]
+    q.set_aside(1, 2, 3)
+    q.remove(1, 2)
+    q.order.release_all()
+    assert sequences(q.order.acquire(A, 9, PLENTY)) == [3, 4]
+
+
+def test_what_is_set_aside_does_not_count_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when much that is set aside lets more messages be looked at than may wait."""
+    monkeypatch.setattr(limits, "MAX_GROUPS_WAITING", 10)
+    q = Queue()
+    q.put("x" * 300)
+    assert len(q.take(A, 80)) == 80
+    q.set_aside(*range(1, 80))
+    assert q.take(B, 9) == []
+    assert len(q.order._of) <= 1 + 10 + 64

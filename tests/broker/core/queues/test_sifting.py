@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.queues.blocks import Block, Lot
-from broker.core.queues.sifting import without
+from broker.core.queues.sifting import removed, without
 
 
 def lots_of(sizes: list[int]) -> list[Lot]:
@@ -32,6 +32,7 @@ def test_what_is_left_is_everything_else_in_its_order(sizes: list[int], unfit: s
     left = without(lots, unfit.__contains__)
     assert sequences(left) == [each for each in sequences(lots) if each not in unfit]
     assert all(lot.n_messages for lot in left)
+    assert list(removed(lots, left)) == [each for each in sequences(lots) if each in unfit]
 
 
 def test_lots_that_may_go_out_whole_are_the_same_objects() -> None:
