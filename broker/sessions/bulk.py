@@ -29,12 +29,11 @@ from broker.core.lifetimes import Said, when
 from broker.core.nodes import ExchangeNode, QueueNode, Refused, Routed
 from broker.core.parts import Manifest
 from broker.core.queues.picking import Walk
-from broker.core.records import runs_of
 from broker.core.selector.grammar import BadSelector
 from broker.core.selector.selected import Selector, compiled
 from broker.core.state import Messages
 from broker.sessions import routing
-from broker.sessions.dead_letters import DeadLetters
+from broker.sessions.dead_letters import DeadLetters, withdraw
 from broker.sessions.deliveries import Parts
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
@@ -290,13 +289,8 @@ class Operation:
         self._later()
 
     def _take(self, messages: Messages, sequences: list[int]) -> None:
-        """Claim these: from now on they are not delivered, and their times are not handled."""
-        order, delays = messages.order, messages.delays
-        for first, count in runs_of([each for each in sequences if not order.is_acquired(each)]):
-            order.claim(first, count)
-        if delays is not None:
-            for sequence in sequences:
-                delays.claim(sequence)
+        """These are about to leave."""
+        withdraw(messages, sequences)
         self._taken += len(sequences)
 
     def _await(self) -> None:

@@ -7,14 +7,15 @@ otherwise when the copies are committed. If no queue accepts it, it is removed f
 with the same parts, so its copy does not contain the reason.
 
 Invariants: messages that wait here are not delivered; they leave in the order in which they were added, except those that cannot
-be put anywhere at the moment; a message that cannot be read stays on its queue, and is not counted; no message leaves its queue
-before its copies are safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`.
+be put anywhere at the moment; when one is sent, it is withdrawn (`withdraw`), so that nothing else is done with it until that is
+committed; a message that cannot be read stays on its queue, and is not counted; no message leaves its queue before its copies are
+safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import islice
 from typing import Protocol
@@ -25,6 +26,7 @@ from broker.core import letters, limits, message
 from broker.core.letters import DELIVERY_LIMIT, EXPIRED, REJECTED
 from broker.core.nodes import QueueNode, Routed, Unplaced
 from broker.core.parts import Manifest
+from broker.core.records import runs_of
 from broker.core.state import Messages
 from broker.sessions import routing
 from broker.sessions.deliveries import Parts
@@ -57,6 +59,17 @@ class Origin(Protocol):
 
     def dispatch_soon(self) -> None:
         """Look at this again at the end of the turn."""
+
+
+def withdraw(messages: Messages, sequences: Collection[int]) -> None:
+    """The end of these messages on their queue is about to be committed: from now on they are not delivered or moved, and their
+    delays are not handled."""
+    order, delays = messages.order, messages.delays
+    for first, count in runs_of([each for each in sequences if not order.is_acquired(each)]):
+        order.claim(first, count)
+    if delays is not None:
+        for sequence in sequences:
+            delays.claim(sequence)
 
 
 class _Unreadable(Exception):
@@ -114,6 +127,7 @@ class DeadLetters:
             return
         some = list(islice(self.waiting.items(), limits.MAX_TURN_LETTERS))
         back: list[int] = []
+        left: list[int] = []
         dropped: Counter[str] = Counter()
         for sequence, reason in some:
             try:
@@ -121,6 +135,7 @@ class DeadLetters:
                     sent = self._send(messages, sequence, reason)
                     if sent is None:
                         break
+                    left.append(sequence)
                     self._count(reason, dropped, sent=sent)
             except Unplaced:
                 if reason == REJECTED:
@@ -136,6 +151,7 @@ class DeadLetters:
                 self._schedule.after(self._key, 0.0, self._origin.dispatch_soon)
             elif self._later:
                 self._schedule.after(self._key, RETRY_S, self._try_again)
+        withdraw(messages, left)
         if dropped[DELIVERY_LIMIT]:
             self._tell(dropped[DELIVERY_LIMIT])
         if back:

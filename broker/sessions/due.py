@@ -29,7 +29,7 @@ from broker.core.queues.blocks import Lot
 from broker.core.queues.sifting import removed, without
 from broker.core.queues.times import MAX_MS, Times
 from broker.core.state import Messages
-from broker.sessions.dead_letters import DeadLetters
+from broker.sessions.dead_letters import DeadLetters, withdraw
 from broker.sessions.ledger import Ledger
 from broker.sessions.schedule import Schedule
 
@@ -174,6 +174,7 @@ class Due:
         else:
             node.expired += len(sequences)
             node.dropped += len(sequences)
+            withdraw(messages, sequences)
             self._queue.ledger.dequeue(messages.number, sequences)
 
     # ---- what is about to be given out

@@ -10,6 +10,8 @@ import pytest
 from broker.core import limits
 from broker.core.nodes import LOCAL
 from tests.broker.clients import Bench, Client, bench
+from tests.broker.test_dead_letters import letters_of
+from tests.broker.test_deferring import DELAY
 
 LARGE = limits.LARGE_PARTS * 16 * 1024 + 1
 KINDS: dict[str, dict[str, Any]] = {
@@ -270,6 +272,49 @@ def test_a_term_that_ends_leaves_each_message_in_one_place_and_answers_nobody(lo
         assert moved + bodies(b, "q") == list(range(20))
         again = b.client().request("MOVE", "queue", "q", {"to": "other"})[2]
         assert again["count"] == 20 - len(moved)
+
+
+def begin_move(client: Client) -> Any:
+    """Ask for all messages of q to be moved to the queue "other"; returns the link of the answer."""
+    reply, sender = client.receiver(None, dynamic=True), client.sender("$management")
+    message: Any = proton.Message(body={"to": "other"}, reply_to=reply.remote_source.address, id=1)
+    message.properties = {"operation": "MOVE", "type": "queue", "name": "q"}
+    client.send_encoded(sender, bytes(message.encode()))
+    return reply
+
+
+@pytest.mark.parametrize("how", ["expired", "expired while it waits", "expired, without an exchange", "failed in the last term"])
+@pytest.mark.parametrize("kind", ["fifo", "levels", "groups"])
+def test_a_message_whose_end_is_proposed_is_not_moved(kind: str, how: str) -> None:
+    """Breaks when a dead letter is taken for free between its proposal and its commit: then it is in two places."""
+    with bench() as b:
+        b.queue("other")
+        alternate = {"alternateExchange": ""} if how == "expired, without an exchange" else {}
+        letters_of(b, arguments=KINDS[kind] | {"x-delivery-limit": 1}, **alternate)
+        client = b.client()
+        client.auto_accept = False
+        said: dict[str, Any] = {"annotations": {DELAY: 60_000}} if how == "expired while it waits" else {}
+        fill(client, "q", 1, **said | ({} if how == "failed in the last term" else {"ttl": 1}))
+        if how == "failed in the last term":
+            receiver = client.receiver("q", credit=1)
+            b.lead.automatic = False
+            client.give(client.received[receiver.name][-1][0], proton.Delivery.MODIFIED, failed=True)
+            b.lead.commit(1)
+            b.lead.become("ready")
+            b.lead.epoch += 1
+            b.lead.become("standalone")
+            b.settle()
+        b.lead.automatic = False
+        b.pass_time(2)
+        assert (len(b.lead.waiting), b.depth("q")) == (1, 1), "the end of it is proposed and not committed"
+        asker = b.client()
+        reply = begin_move(asker)
+        b.pass_time(0.1, step=0.05)
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        assert [message.body for _, message in asker.received[reply.name]] == [{"count": 0, "left": 1}]
+        assert (b.depth("q"), b.depth("dead"), b.depth("other")) == (0, 0 if alternate else 1, 0)
 
 
 def test_a_queue_that_is_deleted_meanwhile_ends_it() -> None:
