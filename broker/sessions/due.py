@@ -5,8 +5,9 @@ handles the messages whose time has come, a limited number in one turn of the re
 leaves as a dead letter (broker.sessions.dead_letters), or at once if the queue has no alternate exchange. If a consumer holds it,
 it is checked again later. A delayed message becomes available in its old place.
 
-A message is also checked just before it is delivered (`fit`), so the result does not depend on a late sweep: an expired one is
-not delivered and leaves, and a delayed one is held back, without being acquired, until a sweep handles its time.
+A message is also checked just before it is delivered (`fit`), so the result does not depend on a late sweep: an expired one, or
+one that has failed too often, is not delivered and leaves, and a delayed one is held back, without a consumer, until a sweep
+handles its time.
 
 On a broker that leaves, messages do not expire. The target of the drain may have a message that is still here, because its
 drainer was stopped, and a consumer there may have taken it: as a dead letter it would move once more. The drain takes the time of
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from broker.core.letters import EXPIRED
+from broker.core.letters import DELIVERY_LIMIT, EXPIRED
 from broker.core.nodes import QueueNode
 from broker.core.queues.blocks import Lot
 from broker.core.queues.sifting import removed, without
@@ -188,7 +189,17 @@ class Due:
         """Those of these messages that may be delivered now. The others stay acquired, if they were, without a consumer."""
         limit, order, given = self._queue.node.delivery_limit, messages.order, lots
         if limit and order.has_counts:
-            lots = without(lots, lambda sequence: order.lane_of(sequence).delivery_count(sequence) >= limit)
+            failed: list[int] = []
+
+            def has_failed(sequence: int) -> bool:
+                if order.lane_of(sequence).delivery_count(sequence) < limit:
+                    return False
+                failed.append(sequence)
+                return True
+
+            lots = without(lots, has_failed)
+            if failed and not browse:  # the limit is a new one, and a consumer had them when it was set
+                self._letters.add([each for each in failed if each not in self._letters], DELIVERY_LIMIT)
         delays, expiries = messages.delays, messages.expiries
         if delays is not None and delays.waiting:
             lots = without(lots, delays.is_waiting)

@@ -402,10 +402,17 @@ class QueueTerminus:
     def term_begins(self) -> None:
         """Remove the messages that failed too often in the last term and have not left."""
         self.due.begin()
+        self.limited()
+
+    def limited(self) -> None:
+        """Remove the messages that have failed too often for the limit, which may be a new one. What a consumer has stays, and
+        leaves when it has come back and is about to be delivered."""
         messages, limit = self.node.messages, self.node.delivery_limit
         if limit and messages is not None and messages.order.has_counts:
-            counts = [each for lane in messages.order.lanes for each in lane.delivery_counts().items()]
-            self.letters.add(sorted(sequence for sequence, count in counts if count >= limit), letters.DELIVERY_LIMIT)
+            order, delays = messages.order, messages.delays
+            over = sorted(each for lane in order.lanes for each, count in lane.delivery_counts().items() if count >= limit)
+            free = [each for each in over if not order.is_acquired(each) or (delays is not None and delays.is_waiting(each))]
+            self.letters.add([each for each in free if each not in self.letters], letters.DELIVERY_LIMIT)
 
     def has_others_wait(self, subscription: Subscription) -> bool:
         """Whether messages wait here that no consumer takes, or another consumer waits for messages, while this one holds

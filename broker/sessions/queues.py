@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from broker.core.definitions import Change, QueueAltered
 from broker.core.nodes import QueueNode
 from broker.core.state import Messages
 from broker.sessions.bodies import BodyReader
@@ -133,6 +134,14 @@ class Queues:
                     self.at(node).term_begins()
                 if node.displacing is not None and not node.displacing.ready:
                     self.at(node).dispatch_soon()
+
+    def follow(self, changes: Iterable[tuple[Change, str]]) -> None:
+        """The limit of failed deliveries of queues may be a new one."""
+        for change, reason in changes:
+            if isinstance(change, QueueAltered) and not reason and self.logs.serving:
+                node = self.logs.nodes.queue_by_uuid(change.queue.uuid)
+                if node is not None and node.delivery_limit and self.logs.ledger_of(node).serving:
+                    self.at(node).limited()
 
     def hold(self) -> None:
         """Stop delivering until `give_out_again`, or until this broker stops serving."""

@@ -245,3 +245,92 @@ def test_a_dead_letter_stands_in_one_batch_with_the_end_of_its_message_however_l
         assert (b.depth("q"), b.depth("dead")) == (0, 1)
         kinds = [{run.kind for run in Batch.parse(data).runs} for data in b.lead.committed[-2:]]
         assert {Kind.ENQUEUE, Kind.DEQUEUE} in kinds
+
+
+def limited(b: Bench, limit: int) -> None:
+    """Set the limit of failed deliveries of q to this."""
+    assert b.client({"qpid.ha-admin": True}).request("UPDATE", "queue", "q", {"arguments": {"x-delivery-limit": limit}})[0] == 200
+    b.settle()
+
+
+@pytest.mark.parametrize("before", [0, 10])
+@pytest.mark.parametrize("kind", [{}, {"qpid.priorities": 10}, {"qpid.group_header_key": "g"}, {"x-single-active-consumer": 1}])
+def test_messages_that_are_over_a_limit_which_is_set_later_leave_at_once(kind: dict[str, int], before: int) -> None:
+    with bench() as b:
+        letters_of(b, arguments=kind | {"x-delivery-limit": before} if before else kind)
+        client = b.client()
+        client.send(client.sender("q"), "often", "sound")
+        client.auto_accept = False
+        receiver = client.receiver("q", credit=0)
+        fail(client, receiver, 3, failed=True)
+        limited(b, 4)
+        assert (b.depth("q"), b.depth("dead")) == (2, 0)
+        limited(b, 3)
+        assert (b.depth("q"), b.depth("dead"), figures(b)) == (1, 1, (0, 1, 0, 0))
+        assert reasons(client) == [("often", "q", "delivery_limit")]
+        receiver.flow(1)
+        b.settle()
+        assert client.bodies(receiver)[-1] == "sound"
+
+
+@pytest.mark.parametrize("end", ["accepted", "released", "closed", "lost"])
+def test_a_message_that_a_consumer_has_when_its_limit_is_set_stays_with_it_and_leaves_when_it_comes_back(end: str) -> None:
+    with bench() as b:
+        letters_of(b)
+        client, holder = b.client(), b.client()
+        client.send(client.sender("q"), "often")
+        client.auto_accept = holder.auto_accept = False
+        first = client.receiver("q", credit=0)
+        fail(client, first, 2, failed=True)
+        second = holder.receiver("q", credit=1)
+        limited(b, 2)
+        assert (b.depth("q"), b.depth("dead")) == (1, 0)
+        ((delivery, _),) = holder.received[second.name]
+        if end == "lost":
+            holder.lose()
+        elif end == "closed":
+            second.close()
+        else:
+            holder.give(delivery, proton.Delivery.ACCEPTED if end == "accepted" else proton.Delivery.RELEASED)
+        first.flow(1)
+        b.pass_time(1)
+        assert len(client.received[first.name]) == 2, "nobody gets it any more"
+        assert (b.depth("q"), b.depth("dead")) == (0, int(end != "accepted"))
+
+
+def test_a_message_that_waits_for_its_redelivery_leaves_when_its_limit_is_set() -> None:
+    with bench() as b:
+        letters_of(b, arguments={"x-delayed-retry-min": 60_000})
+        client = b.client()
+        client.send(client.sender("q"), "often")
+        client.auto_accept = False
+        fail(client, client.receiver("q", credit=0), 1, failed=True)
+        limited(b, 1)
+        assert (b.depth("q"), b.depth("dead")) == (0, 1)
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_a_dead_letter_of_a_limit_that_is_set_later_is_sent_once(takes: bool) -> None:
+    """Breaks when a message that is about to be delivered is added again while its dead letter waits for its commit."""
+    with bench() as b:
+        exchange: dict[str, Any] = {} if takes else {"alternateExchange": ""}
+        letters_of(b, **exchange)
+        client = b.client()
+        client.send(client.sender("q"), "often")
+        client.auto_accept = False
+        fail(client, client.receiver("q", credit=0), 2, failed=True)
+        b.lead.automatic = False
+        client.receiver("q", credit=0)
+        admin = b.client({"qpid.ha-admin": True})
+        reply, sender = admin.receiver(None, dynamic=True), admin.sender("$management")
+        for limit in (2, 1):
+            message: Any = proton.Message(body={"arguments": {"x-delivery-limit": limit}}, reply_to=reply.remote_source.address)
+            message.id, message.properties = limit, {"operation": "UPDATE", "type": "queue", "name": "q"}
+            admin.send_encoded(sender, bytes(message.encode()))
+            b.lead.commit(1)
+            b.settle()
+            client.receiver("q", credit=1)
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        assert (b.depth("q"), b.depth("dead"), figures(b)) == (0, int(takes), (0, 1, 0, int(not takes)))

@@ -196,9 +196,9 @@ gone.extend(leave)
     "forgets-what-failed-too-often": Bug(
         "as a new primary, keeps messages on their queue that have reached the delivery limit",
         "broker.sessions.queue_terminus",
-        "QueueTerminus.term_begins",
-        "self.letters.add(sorted(sequence for sequence, count in counts if count >= limit), letters.DELIVERY_LIMIT)",
-        "pass",
+        "QueueTerminus.limited",
+        "self.letters.add([each for each in free if each not in self.letters], letters.DELIVERY_LIMIT)",
+        "[order.claim(each, 1) for each in free]",
     ),
     "gives-out-what-has-expired": Bug(
         "delivers expired messages until a sweep removes them",
