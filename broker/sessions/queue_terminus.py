@@ -4,9 +4,10 @@ messages that are given back return to the queue or become dead letters (broker.
 Life of a terminus: it is created by the first link that attaches to the queue, or by work that a term has left; its
 subscriptions share the available messages in turn; it ends with the queue, and its links end with it.
 
-Invariants: only one subscription at a time acquires a message; a queue that is nearly full gives its producers no credit until
-it has fallen below its lower threshold; no message overtakes one whose body is being read from disk; a message that is leaving
-as a dead letter is not delivered.
+Invariants: only one subscription at a time acquires a message; with a single active consumer, no message is given out while
+others are about to return; a queue that is nearly full gives its producers no credit until it has fallen below its lower
+threshold; no message overtakes one whose body is being read from disk; a message that is leaving as a dead letter is not
+delivered.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class QueueTerminus:
 
     __slots__ = (
         *("_ahead", "_queues", "due", "ledger", "letters", "line", "node", "operation", "producers"),
-        *("selections", "subscriptions", "unreadable"),
+        *("returning", "selections", "subscriptions", "unreadable"),
     )
     window = limits.CREDIT_WINDOW
     serves_queues = True
@@ -107,6 +108,8 @@ class QueueTerminus:
         self.producers: dict[Producer, None] = {}
         self.unreadable: set[int] = set()
         """Large messages with an unreadable part: they are acquired, without a consumer."""
+        self.returning: set[object] = set()
+        """A token for each return of messages that waits for a commit. Meanwhile, consumers in `line` get nothing."""
         self.letters = DeadLetters(self, queues.logs, queues.schedule)
         self.due = Due(self, self.letters, queues.schedule)
         self.operation: Operation | None = None
@@ -325,21 +328,36 @@ class QueueTerminus:
 
     def settle(self, sequences: list[int], outcome: int, notes: Mapping[int, bytes] = NO_NOTES) -> None:
         """These acquired messages have this outcome, which is not `accepted`, and some of them come with annotations."""
-        waits = bool(notes) and self._note(notes)
+        noted = bool(notes) and self._note(notes)  # the next consumer must get the message with its annotations
         if outcome == REJECTED or outcome & UNDELIVERABLE:
-            then = self._let_die
+            if noted:
+                self.ledger.when_committed(lambda: self._let_die(sequences))
+            else:
+                self._let_die(sequences)
         elif outcome & FAILED:
             self.undo(sequences, count=True)
             self._let_wait(notes)  # the consumer's own delay has precedence over that of the queue
-            return
         elif self._let_wait(notes):
-            waits, then = True, self.failed
+            self._when_committed(sequences, self.failed)
+        elif noted:
+            self._when_committed(sequences, self.give_back)
         else:
-            then = self.give_back
-        if waits:
-            self.ledger.when_committed(lambda: then(sequences))  # the next consumer must get the message with its annotations
-        else:
-            then(sequences)
+            self.give_back(sequences)
+
+    def _when_committed(self, sequences: list[int], then: Callable[[list[int]], None]) -> None:
+        """Let these acquired messages return by `then` when everything that was put so far is committed. Until then, nothing that
+        must come after them is given out."""
+        if self.node.messages is not None:
+            self.node.messages.order.will_return(sequences)
+        one = object()
+        self.returning.add(one)
+
+        def committed() -> None:
+            if one in self.returning:  # otherwise the term has ended, and with it all that was acquired
+                self.returning.remove(one)
+                then(sequences)
+
+        self.ledger.when_committed(committed)
 
     def _note(self, notes: Mapping[int, bytes]) -> bool:
         """Propose the annotations of a consumer, as far as there is room for them. Returns whether there were any."""
@@ -381,7 +399,7 @@ class QueueTerminus:
             failures = messages.order.lane_of(sequence).delivery_count(sequence) + 1
             if retry_ms and not 0 < limit <= failures:
                 ledger.let_wait(messages.number, sequence, min(retry_ms * failures, most_ms))
-        ledger.when_committed(lambda: self.failed(sequences))  # the next consumer must get the message with the increased count
+        self._when_committed(sequences, self.failed)  # the next consumer must get the message with the increased count
 
     def failed(self, sequences: list[int]) -> None:
         """The outcomes of these messages are committed: they are available again, wait, or have failed too often."""
@@ -452,10 +470,11 @@ class QueueTerminus:
         if selections is not None:
             selections.begin()
         idle = held_back = 0
+        returning = bool(self.returning)
         while idle < len(subscriptions):
             subscription = subscriptions[0]
             subscriptions.rotate(-1)
-            room = subscription.room()
+            room = 0 if returning and subscription in self.line else subscription.room()
             if large and room:
                 room = 1  # a large message occupies its link: leave the following messages to other consumers
             lots: list[Lot] = []
@@ -565,6 +584,7 @@ class QueueTerminus:
             producer.aborted()
         self.subscriptions.clear()
         self.line.clear()
+        self.returning.clear()
         if self.selections is not None:
             self.selections.clear()
         self.producers.clear()

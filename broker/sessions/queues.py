@@ -166,6 +166,7 @@ class Queues:
             terminus.letters.clear()
             terminus.due.clear()
             terminus.unreadable.clear()
+            terminus.returning.clear()
             if terminus.operation is not None:
                 terminus.operation.void()
 

@@ -177,3 +177,29 @@ def test_a_shared_group_goes_on_with_another_while_its_consumer_has_only_what_wa
         if not attached:
             second = client.receiver("q", name="second")
         assert client.bodies(second) == ["a2"]
+
+
+@pytest.mark.parametrize("arguments", [SHARED, EXCLUSIVE])
+@pytest.mark.parametrize("how", ["released", "failed", "annotated"])
+def test_a_message_that_its_consumer_gives_back_comes_before_the_next_one_of_its_group(
+    how: str, arguments: dict[str, Any]
+) -> None:
+    """Breaks when later messages of a group are given out while the failure of an earlier one is being committed."""
+    with bench() as b:
+        b.queue("q", arguments=arguments)
+        client = manual(b)
+        send(client, "a1", "a2", "a3")
+        first = client.receiver("q", credit=1, name="first")
+        ((delivery, _),) = client.received[first.name]
+        delivery.local.failed = how == "failed"
+        if how == "annotated":
+            delivery.local.annotations = {proton.symbol("x-seen"): 1}
+        delivery.update(proton.Delivery.RELEASED if how == "released" else proton.Delivery.MODIFIED)
+        delivery.settle()
+        first.flow(1)
+        b.settle()
+        assert client.bodies(first) == ["a1", "a1"]
+        client.give(client.received[first.name][-1][0], proton.Delivery.ACCEPTED)
+        first.flow(5)
+        b.settle()
+        assert client.bodies(first) == ["a1", "a1", "a2", "a3"]

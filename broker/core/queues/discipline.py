@@ -79,6 +79,9 @@ class Discipline(Protocol):
     def release(self, sequences: Iterable[int]) -> None:
         """Make acquired messages available again, in their old places. Others are skipped."""
 
+    def will_return(self, sequences: Iterable[int]) -> None:
+        """These acquired messages are about to be released, set aside or removed. Others are skipped."""
+
     def set_aside(self, sequences: Iterable[int]) -> None:
         """No consumer has these acquired messages: they are not for delivery until they are released. Others are skipped."""
 

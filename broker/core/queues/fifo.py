@@ -202,6 +202,9 @@ class Fifo:
                 for watcher in self.watchers:
                     watcher.released(sequence, passed=passed)
 
+    def will_return(self, sequences: Iterable[int]) -> None:
+        """Nothing: a message that returns is one of the next."""
+
     def set_aside(self, sequences: Iterable[int]) -> None:
         """Nothing: the order does not depend on which messages a consumer has."""
 

@@ -7,7 +7,8 @@ group until it leaves, whether it holds a message or not.
 Life of a message here: it is in its lane like any other. When a consumer asks and no message for it is known, the next messages
 are examined, and wait by group (`_look_on`). The oldest one that waits in a group which no other consumer has is claimed for the
 consumer. A released message waits in its old place. A group is free again when none of its messages is acquired. An acquired
-message that no consumer has, for example one that waits for its time, is `set_aside`: it is not counted for its group.
+message that no consumer has, for example one that waits for its time, is `set_aside`: it is not counted for its group. While an
+acquired message is about to return (`will_return`), nothing of its group goes out: the returned message is to be the first.
 
 Invariants: a message is examined only in memory, so no message overtakes one that is being read; the first waiting message of
 each group is in the heap of the consumer that may have it (`_heads` for all consumers), though an entry may be outdated: then it
@@ -52,6 +53,7 @@ class Groups(Fifo):
         "_opened",
         "_own",
         "_owner",
+        "_returning",
         "_there",
         "_waiting",
         "shared",
@@ -74,6 +76,8 @@ class Groups(Fifo):
         """Group -> a heap of its messages that are not acquired; some may be removed already."""
         self._held: dict[str, int] = {}
         self._owner: dict[str, object] = {}
+        self._returning: dict[str, set[int]] = {}
+        """Group -> its acquired messages that are about to return. It is not offered to anybody."""
         self._heads: _Heads = []
         self._own: dict[object, _Heads] = {}
         self._offered: dict[str, tuple[int, object]] = {}
@@ -154,7 +158,7 @@ class Groups(Fifo):
     def _offer(self, group: str) -> None:
         """Put the first message of a group into the heap of the consumers that may have it, if it is not there already."""
         sequence, owner = self._first(group), self._owner.get(group)
-        if sequence < 0 or (owner is not None and owner not in self._there):
+        if sequence < 0 or group in self._returning or (owner is not None and owner not in self._there):
             self._offered.pop(group, None)
         elif self._offered.get(group) != (sequence, owner):
             self._offered[group] = sequence, owner
@@ -169,7 +173,7 @@ class Groups(Fifo):
     def _top(self, heads: _Heads, owner: object) -> tuple[int, str]:
         while heads:
             sequence, group = heads[0]
-            if self._owner.get(group) is owner and self._first(group) == sequence:
+            if self._owner.get(group) is owner and group not in self._returning and self._first(group) == sequence:
                 return sequence, group
             heappop(heads)
             self._offer(group)
@@ -200,6 +204,23 @@ class Groups(Fifo):
                 if group is not None:
                     self._let_go(group)
                 self._waits(sequence, aside if group is None else group)
+                self._has_returned(sequence, aside if group is None else group)
+
+    def will_return(self, sequences: Iterable[int]) -> None:
+        """These acquired messages are about to be released, set aside or removed. Others are skipped."""
+        for sequence in sequences:
+            if sequence in self._of and self.is_acquired(sequence):
+                self._returning.setdefault(self._of[sequence], set()).add(sequence)
+
+    def _has_returned(self, sequence: int, group: str) -> None:
+        """This message of a group is not about to return any more: if it was the last one, the group goes on."""
+        returning = self._returning.get(group)
+        if returning is not None:
+            returning.discard(sequence)
+            if not returning:
+                del self._returning[group]
+                self._offer(group)
+                self._opened = True
 
     def set_aside(self, sequences: Iterable[int]) -> None:
         """No consumer has these acquired messages: they do not hold their groups until they are released. Others are skipped."""
@@ -207,6 +228,7 @@ class Groups(Fifo):
             if sequence in self._of and self.is_acquired(sequence):
                 group = self._aside[sequence] = self._of.pop(sequence)
                 self._let_go(group)
+                self._has_returned(sequence, group)
 
     def _let_go(self, group: str) -> None:
         """One message of a group is not acquired any more."""
@@ -243,10 +265,12 @@ class Groups(Fifo):
             acquired = self.is_acquired(sequence)
             group = self._of.pop(sequence)
             if acquired:
-                held.append(group)
+                held.append((sequence, group))
         removed = super().remove(first_seq, count)
-        for group in held:
+        for sequence, group in held:
             self._let_go(group)
+            if self._returning:
+                self._has_returned(sequence, group)
         return removed
 
     def release_all(self) -> None:

@@ -134,6 +134,9 @@ class Priority:
         for fifo in self._by_level:
             fifo.release_all()
 
+    def will_return(self, sequences: Iterable[int]) -> None:
+        """Nothing: a message that returns is one of the next."""
+
     def set_aside(self, sequences: Iterable[int]) -> None:
         """Nothing: the order does not depend on which messages a consumer has."""
 

@@ -9,6 +9,7 @@ import pytest
 
 from broker.sessions.events import EXCHANGE
 from tests.broker.clients import Bench, Client, bench
+from tests.broker.sessions.test_transactions import Transactor
 
 
 def queue(b: Bench, *bodies: int, **arguments: Any) -> None:
@@ -147,3 +148,78 @@ def test_a_new_primary_tells_anew_who_is_active_and_a_queue_for_many_tells_nothi
         events = listener.receiver(f"{EXCHANGE}/#", 100)
         ((again, _),) = consumers(b, 1)
         assert notices(listener, events) == [again.connection.container]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-delivery-limit": 5}, {"x-delayed-retry-min": 10_000}], ids=["", "limit", "delay"])
+def test_the_next_consumer_begins_with_what_a_lost_one_held(arguments: dict[str, int]) -> None:
+    """Breaks when later messages are given out while the failures of the earlier ones are being committed."""
+    with bench() as b:
+        queue(b, *range(1, 9), **arguments)
+        (first, link), (second, waiting) = consumers(b, 1, credit=3) + consumers(b, 1, credit=10)
+        assert first.bodies(link) == [1, 2, 3]
+        first.lose()
+        b.settle()
+        waits = "x-delayed-retry-min" in arguments
+        assert second.bodies(waiting) == list(range(4 if waits else 1, 9))
+        b.pass_time(11)
+        assert sorted(second.bodies(waiting)) == list(range(1, 9))
+
+
+@pytest.mark.parametrize("asks", ["flow", "drain"])
+@pytest.mark.parametrize("how", ["released", "failed", "annotated", "rolled back"])
+def test_a_message_that_its_consumer_gives_back_comes_before_the_next_one(how: str, asks: str) -> None:
+    with bench() as b:
+        queue(b, 1, 2, 3)
+        ((client, link),) = consumers(b, 1, credit=1)
+        ((delivery, _),) = client.received[link.name]
+        if how == "rolled back":
+            work = Transactor(b, client=client)
+            txn_id = work.declare()
+            work.give(delivery, txn_id)
+            body: Any = proton.Described(proton.symbol("amqp:discharge:list"), [txn_id, True])
+            client.send(work.control, body, settle=False)
+        elif how == "annotated":
+            delivery.local.annotations = {proton.symbol("x-seen"): 1}
+            delivery.update(proton.Delivery.MODIFIED)
+        else:
+            delivery.local.failed = how == "failed"
+            delivery.update(proton.Delivery.RELEASED if how == "released" else proton.Delivery.MODIFIED)
+        if how != "rolled back":
+            delivery.settle()
+        if asks == "flow":
+            link.flow(1)
+        else:
+            link.drain(1)
+        b.settle()
+        assert client.bodies(link) == [1, 1]
+        link.flow(5)
+        b.settle()
+        assert client.bodies(link) == [1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("level", ["all", "none"])
+def test_a_term_that_ends_while_messages_return_holds_up_nobody_in_the_next_one(level: str) -> None:
+    with bench(clustered=True) as b:
+        b.upgraded()
+        b.queue("q", replicate=level, arguments={"x-single-active-consumer": True, "x-delivery-limit": 5})
+        client = b.client()
+        client.send(client.sender("q"), 1, 2, 3)
+        ((first, link),) = consumers(b, 1, credit=1)
+        log = b.logs[b.broker.nodes.queues["q"].messages_log]
+        log.automatic = False
+        first.give(first.received[link.name][0][0], proton.Delivery.MODIFIED, failed=True)
+        assert log.waiting, "the failure is proposed and not committed"
+        b.lead.become("ready", "other:1")
+        b.settle()
+        log.automatic = True
+        b.lead.become("active")
+        b.settle()
+        ((second, link),) = consumers(b, 1, credit=3)
+        assert second.bodies(link) == [1, 2, 3]
+        log.commit()
+        b.settle()
+        for delivery, _ in list(second.received[link.name]):
+            second.give(delivery, proton.Delivery.MODIFIED, failed=True)
+        link.flow(3)
+        b.settle()
+        assert second.bodies(link)[3:] == [1, 2, 3]

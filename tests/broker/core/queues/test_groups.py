@@ -37,6 +37,7 @@ class Queue:
         self.lane = found.lane
         self.files = Files()
         self.model: dict[int, list[str]] = {}
+        self.returning: set[int] = set()
         self.owners: dict[str, str] = {}
         """Of the kind that is not shared: group -> consumer."""
 
@@ -52,8 +53,9 @@ class Queue:
         return self.owners.get(group, "") if not self.order.shared else next(iter(holders), "")
 
     def expected(self, consumer: str, most: int) -> list[int]:
-        may = [s for s, (group, holder) in sorted(self.model.items()) if not holder and self.owner(group) in ("", consumer)]
-        return may[:most]
+        stand = {self.model[sequence][0] for sequence in self.returning}
+        free = [(s, group) for s, (group, holder) in sorted(self.model.items()) if not holder and group not in stand]
+        return [s for s, group in free if self.owner(group) in ("", consumer)][:most]
 
     def take(self, consumer: str, most: int, nbytes: int = PLENTY) -> list[int]:
         taken = sequences(self.order.acquire(consumer, most, nbytes))
@@ -64,13 +66,19 @@ class Queue:
 
     def release(self, *chosen: int) -> None:
         self.order.release(chosen)
+        self.returning.difference_update(chosen)
         for sequence in chosen:
             if sequence in self.model:
                 self.model[sequence][1] = ""
 
+    def will_return(self, *chosen: int) -> None:
+        self.order.will_return(chosen)
+        self.returning.update(s for s in chosen if s in self.model and self.model[s][1] not in ("", ASIDE))
+
     def set_aside(self, *chosen: int) -> None:
         """Nobody holds these any more, and nobody gets them."""
         self.order.set_aside(chosen)
+        self.returning.difference_update(chosen)
         for sequence in chosen:
             if sequence in self.model and self.model[sequence][1]:
                 self.model[sequence][1] = ASIDE
@@ -78,6 +86,7 @@ class Queue:
     def remove(self, first: int, count: int = 1) -> None:
         gone = [s for s in range(first, first + count) if self.model.pop(s, None)]
         assert self.order.remove(first, count)[0] == len(gone)
+        self.returning.difference_update(gone)
 
     def leave(self, consumer: str) -> None:
         self.order.left(consumer)
@@ -255,7 +264,7 @@ def test_everybody_gets_the_oldest_that_it_may_have(seed: int, shared: bool) -> 
     q = Queue(shared=shared)
     consumers = [A, B, C]
     for _ in range(400):
-        match rng.randrange(7):
+        match rng.randrange(8):
             case 0:
                 q.put("".join(rng.choice("uvwxyz") for _ in range(rng.randint(1, 5))))
             case 1 | 2:
@@ -273,6 +282,8 @@ def test_everybody_gets_the_oldest_that_it_may_have(seed: int, shared: bool) -> 
                 q.leave(rng.choice(consumers))
             case 6 if q.model:
                 q.set_aside(*rng.sample(sorted(q.model), min(len(q.model), rng.randint(1, 3))))
+            case 7 if q.model:
+                q.will_return(*rng.sample(sorted(q.model), min(len(q.model), rng.randint(1, 3))))
             case _:
                 pass
         assert q.order.acquired == sum(bool(holder) for _, holder in q.model.values())
@@ -322,3 +333,25 @@ def test_what_is_set_aside_does_not_count_as_waiting(monkeypatch: pytest.MonkeyP
     q.set_aside(*range(1, 80))
     assert q.take(B, 9) == []
     assert len(q.order._of) <= 1 + 10 + 64
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("end", ["released", "set aside", "removed"])
+def test_nothing_of_a_group_goes_out_while_one_of_its_messages_is_about_to_return(end: str, shared: bool) -> None:
+    q = Queue(shared=shared)
+    q.put("xxxxy")
+    assert q.take(A, 2) == [1, 2]
+    q.will_return(2, 1, 99)
+    assert q.take(A, 9) == [5]
+    q.release(2)
+    assert q.take(A, 9) == [], "the first one is not back yet"
+    assert not q.order.take_opened()
+    match end:
+        case "released":
+            q.release(1)
+        case "set aside":
+            q.set_aside(1)
+        case _:
+            q.remove(1)
+    assert q.order.take_opened()
+    assert q.take(A, 9) == [*([1] if end == "released" else []), 2, 3, 4]
