@@ -9,6 +9,7 @@ import pytest
 
 from broker.core import limits
 from tests.broker.clients import ACCEPTED, REJECTED, Bench, Client, bench, statuses
+from tests.broker.test_deferring import DELAY, defer
 
 
 def ring(b: Bench, name: str = "q", level: str = "all", **more: Any) -> None:
@@ -110,6 +111,25 @@ def test_a_strict_ring_refuses_while_its_oldest_is_with_a_consumer() -> None:
         client.send(producer, 4, 5)
         assert statuses(client, producer)[-2:] == [ACCEPTED] * 2
         assert left(b) == [2, 4, 5]
+
+
+@pytest.mark.parametrize("who", ["producer", "consumer"])
+def test_a_strict_ring_lets_a_message_leave_that_waits_for_its_time(who: str) -> None:
+    """Breaks when a message that no consumer has, because it waits, is taken for one that a consumer has acquired."""
+    with bench() as b:
+        ring(b, policy_type="ring_strict")
+        client = b.client()
+        client.auto_accept = False
+        producer = client.sender("q")
+        client.send(producer, 0, annotations={DELAY: 3_600_000} if who == "producer" else None)
+        receiver = client.receiver("q", credit=1)
+        if who == "consumer":
+            defer(client, receiver, {DELAY: 3_600_000})
+        receiver.close()
+        b.settle()
+        client.send(producer, 1, 2, 3, 4)
+        assert statuses(client, producer) == [ACCEPTED] * 5
+        assert left(b) == [2, 3, 4]
 
 
 def test_a_message_that_is_larger_than_the_ring_is_refused() -> None:

@@ -7,8 +7,9 @@ Life of a view: `begin` reads the applied state. Then for each message that will
 leave. Proposed messages count like existing ones before they are applied: a message may arrive and leave in one batch. When a
 term ends, its proposals are void: then there is a new view (`QueueNode.go_on`).
 
-The oldest message leaves, even if a consumer has acquired it. The strict kind refuses a message if an acquired one would have to
-leave. On a priority queue, no message leaves for one of a lower level: then the new message does not stay.
+The oldest message leaves, even if a consumer has acquired it. The strict kind refuses a message if one would have to leave that a
+consumer has acquired; one that waits for its time leaves. On a priority queue, no message leaves for one of a lower level: then
+the new message does not stay.
 
 Invariants: the result of `put` is proposed, in this order; sequences of a lane are put in the order in which they are assigned.
 
@@ -22,6 +23,7 @@ from typing import Protocol
 
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import LANE_SHIFT, Lane
+from broker.core.queues.times import Times
 
 
 class Sized(Protocol):
@@ -42,6 +44,10 @@ class Held(Protocol):
     @property
     def large(self) -> Mapping[int, Sized]:
         """Those of them that are large."""
+
+    @property
+    def delays(self) -> Times | None:
+        """The times from which on they may be delivered; None: none has one."""
 
 
 class _End:
@@ -147,10 +153,14 @@ class Ring:
         if self.strict:
             self.begin()
             leaving = self._leaving(0, nbytes) or ()
-            is_acquired = self._held.order.is_acquired
-            if (count > 1 and self._over(count, nbytes)) or any(is_acquired(gone) for gone, _ in leaving):
+            if (count > 1 and self._over(count, nbytes)) or any(self._has_consumer(gone) for gone, _ in leaving):
                 return "its oldest message would have to leave, and a consumer has acquired that"
         return ""
+
+    def _has_consumer(self, sequence: int) -> bool:
+        """Whether this message is acquired, and does not just wait for its time."""
+        delays = self._held.delays
+        return self._held.order.is_acquired(sequence) and (delays is None or not delays.is_waiting(sequence))
 
     def _over(self, count: int, nbytes: int) -> bool:
         """Whether so much more would pass the limits."""

@@ -15,6 +15,7 @@ from broker.core.queues.displacement import displacing_of
 from broker.core.queues.keys import key_of
 from broker.core.queues.last_value import LastValue
 from broker.core.queues.residency import Residency
+from broker.core.queues.times import Times
 from tests.broker.core.queues.files import append, calls_of
 
 
@@ -32,6 +33,7 @@ class Queue:
         self.order = discipline_of({}, {}, Residency(1 << 40))
         self.lane = self.order.lanes[0]
         self.large: dict[int, Manifest] = {}
+        self.delays: Times | None = None
         self.next_seq = 1
         self.waiting: list[tuple[list[tuple[int, bytes]], list[int]]] = []
         self.bounds = (limits_of_it.get("max_count", 0), limits_of_it.get("max_bytes", 0))

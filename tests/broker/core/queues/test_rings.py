@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from random import Random
 from typing import Any
 
@@ -13,6 +14,7 @@ from broker.core.queues.discipline import Discipline, discipline_of
 from broker.core.queues.displacement import displacing_of
 from broker.core.queues.lane import LANE_SHIFT
 from broker.core.queues.residency import Residency
+from broker.core.queues.times import Times
 from tests.broker.core.queues.files import append, calls_of, sequences
 
 
@@ -23,6 +25,7 @@ class Queue:
         self.asked = in_force({name.replace("__", "."): value for name, value in asked.items()}, 5)
         self.order: Discipline = discipline_of(self.asked, {}, Residency(1 << 40))
         self.large: dict[int, Manifest] = {}
+        self.delays: Times | None = None
         self.next_seqs = [lane.next_seq for lane in self.order.lanes]
         self.waiting: list[tuple[list[tuple[int, int]], list[int]]] = []
         limits = self.asked.get("qpid.max_count", 0), self.asked.get("qpid.max_size", 0)
@@ -136,6 +139,18 @@ def test_what_a_consumer_has_acquired_leaves_a_ring_and_holds_a_strict_one() -> 
     assert "a consumer has acquired" in strict.ring.fault(2, 2), "several are asked for one by one"
     assert strict.ring.fault(1, 1) == ""
     assert strict.put((0, 1)) == [1]
+
+
+def test_what_waits_for_its_time_is_with_no_consumer_and_leaves_a_strict_ring() -> None:
+    q = Queue(qpid__policy_type="ring_strict", qpid__max_count=2)
+    q.put((0, 1), (0, 1))
+    q.apply()
+    assert sequences(q.order.acquire(object(), 1, 1000)) == [1]
+    q.delays = Times()
+    assert "a consumer has acquired" in q.ring.fault(1, 1)
+    q.delays.put(1, array("Q", [1000]))
+    assert q.ring.fault(1, 1) == ""
+    assert q.put((0, 1)) == [1]
 
 
 def test_a_large_message_counts_with_all_of_its_parts() -> None:
