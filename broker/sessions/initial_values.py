@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 from broker.core.commands import Bind, Key, ValueGiven
 from broker.core.definitions import Bound, Change, PlaceMade
+from broker.core.lifetimes import Said, when
 from broker.core.nodes import ExchangeNode, QueueNode
 from broker.core.passage import Value
 from broker.core.subscriptions import NOWHERE
@@ -71,7 +72,8 @@ class InitialValues:
         self._paying.add(binding.identity)
         with ledger.one_batch(0 if value is None else len(value.data)):
             if value is not None:
-                times = (value.expires_ms, value.available_ms)
+                said = Said(expires_ms=value.expires_ms, available_ms=value.available_ms)
+                times = when(said, ledger.now_ms, queue.ttl_ms)
                 ledger.enqueue(queue, [value.data], len(value.data), times=[times] if any(times) else None)
             if debtor is ledger:
                 ledger.change(paid, lambda reason: self._paying.discard(binding.identity))

@@ -241,6 +241,32 @@ def test_a_value_expires_when_its_message_does_whenever_it_is_given() -> None:
         assert b.depth("q") == 0
 
 
+@pytest.mark.parametrize("ttl, there_s", [(0.0, 2.0), (3600.0, 2.0), (2.0, 0.5)], ids=["none", "longer", "shorter"])
+def test_a_value_expires_by_the_time_of_its_new_queue_or_by_its_own_whichever_ends_first(ttl: float, there_s: float) -> None:
+    with bench() as b:
+        exchange(b, arguments={INITIAL_VALUE: True})
+        client = b.client()
+        client.send(client.sender("e"), "x", ttl=ttl)
+        b.pass_time(1.0)
+        bound(b, "q", arguments={"x-message-ttl": 2_500})
+        b.pass_time(there_s)
+        assert b.depth("q") == 1
+        b.pass_time(1.0)
+        assert b.depth("q") == 0
+
+
+def test_a_value_that_is_delayed_lives_as_long_as_its_new_queue_says_from_then_on() -> None:
+    with bench() as b:
+        exchange(b, arguments={INITIAL_VALUE: True})
+        client = b.client()
+        client.send(client.sender("e"), "x", annotations={proton.symbol("x-opt-delivery-delay"): 5_000})
+        bound(b, "q", arguments={"x-message-ttl": 2_000})
+        b.pass_time(6.0)
+        assert got(b, "q") == [(None, "x")]
+        b.pass_time(2.0)
+        assert b.depth("q") == 0
+
+
 def test_a_subscriber_gets_the_last_message_and_then_what_comes_as_its_filters_say() -> None:
     with bench() as b:
         exchange(b, arguments=BOTH)
