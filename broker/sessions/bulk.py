@@ -8,9 +8,9 @@ When everything is committed, the caller gets the count, and the place where the
 messages. When this broker stops serving, the operation ends without an answer.
 
 Some messages are left where they are: those that a consumer has, and dead letters that are being moved. When messages are put
-somewhere, these are left too: messages that cannot be read, that no queue accepts, that would go into another log, and those that
-the target queue has as duplicates. A message keeps its times: when it expires, and when it may first be delivered. Its failed
-deliveries are counted from zero.
+somewhere, these are left too: messages that cannot be read, that no queue accepts, that would go into another log, large ones
+that would go to a queue of groups, and those that the target queue has as duplicates. A message keeps its times: when it expires,
+and when it may first be delivered. Its failed deliveries are counted from zero.
 
 Invariants: the dequeue of a message and its copies are in one batch, so that after a failover it is either in the old place or in
 the new one; a queue has one operation at a time; an operation has at most `_IN_FLIGHT` uncommitted steps, each of
@@ -28,6 +28,7 @@ from broker.core.duplicates import id_of
 from broker.core.lifetimes import Said, when
 from broker.core.nodes import ExchangeNode, QueueNode, Refused, Routed
 from broker.core.parts import Manifest
+from broker.core.queues.arguments import GROUP_KEY
 from broker.core.queues.picking import Walk
 from broker.core.selector.grammar import BadSelector
 from broker.core.selector.selected import Selector, compiled
@@ -328,7 +329,7 @@ class Operation:
                 continue
             if selector is not None and not self._picks(selector, messages, sequence, data):
                 continue
-            routed = self._routed(data, to, puts)
+            routed = self._routed(data, to, puts, large=sequence in messages.large)
             queues = routed.queues
             if not queues:
                 self._left += 1
@@ -361,8 +362,8 @@ class Operation:
                 ledger.dequeue(messages.number, found)
                 self._await()
 
-    def _routed(self, data: bytes, to: QueueNode | ExchangeNode, puts: Mapping[QueueNode, _Puts]) -> Routed:
-        """Where this message goes; no queue when it stays."""
+    def _routed(self, data: bytes, to: QueueNode | ExchangeNode, puts: Mapping[QueueNode, _Puts], *, large: bool) -> Routed:
+        """Where this message goes, of which `data` is the first part if it is large; no queue when it stays."""
         logs, node, ledger = self._logs, self._place.node, self._place.ledger
         if isinstance(to, QueueNode):
             routed = Routed([to])
@@ -374,6 +375,8 @@ class Operation:
             routed = routed._replace(queues=[queue for queue in routed.queues if queue is not node])
         for queue in routed.queues:
             if queue.messages is None or logs.ledger_of(queue) is not ledger:
+                return _NOWHERE
+            if large and queue.asked.get(GROUP_KEY):
                 return _NOWHERE
             if queue.detects_duplicates:
                 one, put = id_of(data), puts.get(queue)

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import islice
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from twisted.logger import Logger
 
@@ -26,6 +26,7 @@ from broker.core import letters, limits, message
 from broker.core.letters import DELIVERY_LIMIT, EXPIRED, REJECTED
 from broker.core.nodes import QueueNode, Routed, Unplaced
 from broker.core.parts import Manifest
+from broker.core.queues.arguments import GROUP_KEY
 from broker.core.records import runs_of
 from broker.core.state import Messages
 from broker.sessions import routing
@@ -265,19 +266,16 @@ class DeadLetters:
     def _send_large(self, messages: Messages, sequence: int, manifest: Manifest, head: bytes) -> bool:
         """Send a large message on: the queues there refer to the same parts.
 
-        Unplaced, when one of them is in another log, which does not have the parts, or has no place for it yet.
+        Unplaced, when one of them is in another log, which does not have the parts, has groups of messages, or has no place for
+        it yet.
         """
         ledger = self._origin.ledger
         queues = self._alternates(head).queues
         check_places(queues)
         if any(self._logs.ledger_of(queue) is not ledger for queue in queues):
-            if sequence not in self._told:
-                self._told.add(sequence)
-                _log.warn(
-                    "a large message stays on queue {name!r}: its alternate exchange leads to a queue of another log",
-                    name=self._origin.node.name,
-                )
-            raise Unplaced
+            self._stays(sequence, "a queue of another log")
+        if any(queue.asked.get(GROUP_KEY) for queue in queues):
+            self._stays(sequence, "a queue with groups of messages")
         lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
         with ledger.one_batch(0):
             if queues:
@@ -285,3 +283,11 @@ class DeadLetters:
             # If no queue keeps it, the parts go with its last holder: the dequeue lets them go here, and others may have it.
             ledger.dequeue(messages.number, (sequence,))
         return bool(queues)
+
+    def _stays(self, sequence: int, where: str) -> NoReturn:
+        """This large message cannot go where the alternate exchange leads. Unplaced."""
+        if sequence not in self._told:
+            self._told.add(sequence)
+            text = "a large message stays on queue {name!r}: its alternate exchange leads to {where}"
+            _log.warn(text, name=self._origin.node.name, where=where)
+        raise Unplaced

@@ -229,6 +229,22 @@ def test_a_large_message_that_goes_to_a_ring_which_does_not_keep_it_stays_whole_
         assert b.broker.ledgers[LOCAL].live_bytes() == 0
 
 
+@pytest.mark.parametrize("operation", ["MOVE", "REROUTE"])
+def test_a_large_message_is_left_that_would_go_to_a_queue_of_groups(operation: str) -> None:
+    """Breaks when its group is read from its manifest: then it comes with no group, to any consumer."""
+    with bench(part_bytes=16 * 1024) as b:
+        client = b.client({"qpid.ha-admin": True})
+        b.queue("q")
+        b.queue("other", arguments=KINDS["groups"])
+        assert client.request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": "other", "key": ""})[0] == 201
+        link = client.sender("q")
+        for body in (1, b"x" * LARGE, 2):
+            client.send(link, body, properties={"g": "a"})
+        to = {"to": "other"} if operation == "MOVE" else {"exchange": "amq.fanout"}
+        assert client.request(operation, "queue", "q", to)[2] == {"count": 2, "left": 1}
+        assert ([len(each) for each in bodies(b, "q")], bodies(b, "other")) == ([LARGE], [1, 2])
+
+
 def test_a_large_message_whose_parts_are_gone_is_left_and_the_messages_behind_it_are_moved() -> None:
     """Earlier releases could write a log that removes the parts of a message which is still on a queue."""
     with bench(part_bytes=16 * 1024) as b:

@@ -563,6 +563,14 @@ def test_a_rejected_large_message_for_a_queue_of_another_log_stays() -> None:
         assert (b.depth("q"), b.depth("dead")) == (1, 1)
 
 
+def test_a_rejected_large_message_for_a_queue_of_groups_stays() -> None:
+    """Its group would have to be read from its first part. Small messages go."""
+    with bench(part_bytes=PART) as b:
+        alternate(b, arguments={"qpid.group_header_key": "g"})
+        rejecting(b, b"one", LARGE)
+        assert (b.depth("q"), b.depth("dead")) == (1, 1)
+
+
 def test_a_rejected_large_message_whose_head_cannot_be_read_stays() -> None:
     with bench(part_bytes=PART) as b:
         alternate(b)
