@@ -35,9 +35,9 @@ LAST_CAUGHT_BY = {
     "moves-before-it-puts": 4,
     "passes-over-the-unknown": 2,
     "redelivers-last": 3,
-    "reopens-unsettled": 2,
+    "reopens-unsettled": 3,
     "ring-lets-go-in-a-batch-of-its-own": 3,
-    "settles-what-is-sent": 4,
+    "settles-what-is-sent": 6,
     "stands-below-its-floor": 21,
     "stands-unasked": 16,
     "takes-over-beside-a-voter": 4,
@@ -46,7 +46,7 @@ LAST_CAUGHT_BY = {
     "truncates-what-it-holds": 4,
     "votes-below-its-floor": 4,
     "votes-for-older-logs": 3,
-    "waits-for-a-silent-reader": 5,
+    "waits-for-a-silent-reader": 11,
     "whole-at-the-first-word": 2,
 }
 """Seeds to begin with, where the first finds nothing: only a matter of time."""
