@@ -10,13 +10,15 @@ exceed their share of a turn of the reactor, the rest of the work waits for the 
 Invariants: management delays other work by at most `limits.MANAGEMENT_TURN_S` and one small piece of work, and under load takes
 at most half of the time, less while messages move (`broker.sessions.share`); waiting requests and answers have limits; every
 request gets one answer, whatever it contains, or none if it names no place for the answer, its link or the service of the place
-has ended, or it is rejected; every change goes through a log and is written to the audit log.
+has ended, or it is rejected; a request that fails by a defect of the broker is logged and rejected, and the others are served;
+every change goes through a log and is written to the audit log.
 
 Reference: docs/reference/management.md.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -51,6 +53,7 @@ from broker.sessions.producer import Producer
 from broker.sessions.queue_terminus import QueueTerminus
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
+from broker.sessions.refusals import Bounded
 from broker.sessions.room import full_text, has_room
 from broker.sessions.share import Allowance
 from broker.sessions.slow import SlowConsumers
@@ -116,6 +119,7 @@ class Administration:
         self._waiting_bytes = 0
         self._spent_s = 0.0
         self._next_call: IDelayedCall | None = None
+        self._failures = Bounded(clock.seconds, lambda line: _log.error("{line}", line=line), "failed management requests")
 
     def take(self, producer: Producer, request_bytes: bytes, delivery_id: int) -> None:
         """Serve a request that came over this link, now or in a later turn, and accept it then. Requests of a link keep their
@@ -153,6 +157,10 @@ class Administration:
         except Condition as condition:
             served = True
             request.refused(condition)
+        except Exception:
+            served = True
+            self._failures.line(f"a management request failed in this broker: {traceback.format_exc()}")
+            request.refused(Condition("amqp:internal-error", "this request failed in the broker: its log has the reason"))
         if served:
             spent_s = self._clock.seconds() - began_s
         self._spent_s += spent_s
@@ -165,19 +173,24 @@ class Administration:
 
     def _next_turn(self) -> None:
         self._next_call, self._spent_s = None, 0.0
-        while self._waiting:
-            producer = next(iter(self._waiting))
-            requests = self._waiting.pop(producer)
-            if not producer.link.open:
-                self._waiting_bytes -= sum(request.nbytes for request in requests)
-                continue
-            if self._serve(requests[0]):
-                self._waiting_bytes -= requests.popleft().nbytes
-            if requests:
-                self._waiting[producer] = requests
-            if self._spent_s >= self._turn_s:
-                break
-        self._arm()
+        try:
+            while self._waiting:
+                producer = next(iter(self._waiting))
+                requests = self._waiting.pop(producer)
+                if not producer.link.open:
+                    self._waiting_bytes -= sum(request.nbytes for request in requests)
+                    continue
+                request = requests.popleft()
+                self._waiting_bytes -= request.nbytes
+                if not self._serve(request):
+                    requests.appendleft(request)
+                    self._waiting_bytes += request.nbytes
+                if requests:
+                    self._waiting[producer] = requests
+                if self._spent_s >= self._turn_s:
+                    break
+        finally:
+            self._arm()
         self._turn.flush()
 
     def handle(self, rights: Rights, request_bytes: bytes) -> Iterator[None]:

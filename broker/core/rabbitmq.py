@@ -94,13 +94,13 @@ def _queue(given: dict[str, Any]) -> dict[str, Any]:
 def _exchange(given: dict[str, Any]) -> dict[str, Any]:
     _refuse(given, "internal", "any client may send to an exchange that the ACL file lets it")
     _refuse(given, "auto_delete", "delete the exchange when it is of no more use")
-    return {"exchangeType": given.get("type", "direct"), "arguments": _arguments(given)}
+    return {"exchangeType": _text(given, "type", "direct"), "arguments": _arguments(given)}
 
 
 def _binding(given: dict[str, Any]) -> dict[str, Any]:
     _refuse(given, "destination_exchange", "exchanges are bound to queues alone")
-    ends = {"exchange": given.get("source"), "queue": given.get("destination_queue")}
-    return ends | {"key": given.get("binding_key", ""), "arguments": _arguments(given)}
+    ends = {"exchange": _text(given, "source"), "queue": _text(given, "destination_queue")}
+    return ends | {"key": _text(given, "binding_key"), "arguments": _arguments(given)}
 
 
 def _bound(path: str) -> dict[str, Any]:
@@ -115,6 +115,15 @@ def _bound(path: str) -> dict[str, Any]:
 def _arguments(given: dict[str, Any]) -> dict[str, Any]:
     found = given.get("arguments")
     return {str(name): value for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _text(given: dict[str, Any], name: str, default: str = "") -> str:
+    found = given.get(name)
+    if found is None:
+        return default
+    if not isinstance(found, str):
+        raise Unserved(f"{name} must be a text, and is a {type(found).__name__}")
+    return found
 
 
 def _refuse(given: dict[str, Any], name: str, instead: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
-from twisted.logger import LogLevel, PredicateResult
+from twisted.logger import LogLevel, PredicateResult, capturedLogs, formatEvent
 
 from broker.core import limits, schema
 from broker.core.commands import Term
@@ -321,6 +321,40 @@ def test_requests_that_wait_have_a_bound_over_all_connections(monkeypatch: pytes
         assert statuses(client, link).count(REJECTED) == 20 - room
         assert len(b.broker.nodes.queues) == room
         assert other.request("QUERY", "queue")[0] == 200, "they have been served, and made room"
+
+
+class Broken(Cluster):
+    """A part of the broker with a defect."""
+
+    def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[tuple[int, str, dict[str, Any]]]:
+        raise RuntimeError(f"{operation} has no end")
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_request_that_fails_in_the_broker_is_rejected_and_those_behind_it_are_served(
+    monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    """Breaks when the requests that wait on its link are lost with it, and are counted as waiting for ever."""
+    if later:
+        monkeypatch.setattr(limits, "MANAGEMENT_TURN_S", 0.0)
+    with bench() as b, capturedLogs() as events:
+        b.broker.administration.extensions["ha"] = Broken()
+        client, other = b.client(), b.client()
+        link, others = client.sender("$management"), other.sender("$management")
+        requests = [request("STOP", "ha", "", "nowhere")] * 30
+        client.send_encoded(link, *requests, request("CREATE", "queue", "q", "nowhere"), settle=False)
+        other.send_encoded(others, request("CREATE", "queue", "r", "nowhere"), settle=False)
+        client.pump()
+        other.pump()
+        b.settle()
+        assert statuses(client, link) == [REJECTED] * 30 + [ACCEPTED]
+        assert statuses(other, others) == [ACCEPTED]
+        assert set(b.broker.nodes.queues) == {"q", "r"}
+        found = {item["name"]: item["bytes"] for item in client.request("QUERY", "memory")[2]["items"]}
+        assert found["requests-waiting"] == 0
+        told = [line for line in map(formatEvent, events) if "STOP has no end" in line]
+        assert 0 < len(told) <= 20
+        assert "Traceback" in told[0]
 
 
 def test_the_node_tells_its_types_and_what_they_have_by_amqp_management() -> None:

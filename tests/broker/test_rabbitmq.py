@@ -99,6 +99,20 @@ def test_what_is_not_served_is_answered_with_what_to_do() -> None:
         assert asker.ask("PUT", "/queues/q", {"arguments": {"x-quorum-target-group-size": 3}})[0] == "501"
 
 
+@pytest.mark.parametrize("wrong", [[], ["x"], {}, {"x": 1}, 7, 1.5, True, b"x"], ids=repr)
+@pytest.mark.parametrize("field", ["source", "destination_queue", "binding_key"])
+def test_a_binding_of_anything_but_texts_is_refused_and_its_connection_goes_on(field: str, wrong: Any) -> None:
+    """Breaks when a list is looked up among the names of exchanges: then the connection is dropped, and no answer comes."""
+    with bench() as b:
+        asker = Asker(b)
+        asker.ask("PUT", "/queues/q")
+        binding = {"source": "amq.direct", "destination_queue": "q", "binding_key": "k", "arguments": {}}
+        status, text = asker.ask("POST", "/bindings", binding | {field: wrong})
+        assert (status, field in text) == ("400", True)
+        assert asker.ask("PUT", "/exchanges/x", {"type": wrong})[0] == "400"
+        assert asker.ask("POST", "/bindings", binding) == ("204", None)
+
+
 def test_a_pair_is_of_one_name_and_one_connection() -> None:
     with bench() as b:
         asker = Asker(b)
