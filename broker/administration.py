@@ -335,6 +335,10 @@ class Administration:
         names = request.body.get("attributeNames") or self._attributes(kind)
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise Refused(400, "`attributeNames` must be a list of names of attributes")
+        if len(set(names)) < len(names):
+            raise Refused(400, "`attributeNames` must name each attribute once")
+        if len(names) > limits.MAX_ATTRIBUTE_NAMES:
+            raise Refused(400, f"`attributeNames` may have {limits.MAX_ATTRIBUTE_NAMES} names, not {len(names)}")
         unknown = set(names).difference(self._attributes(kind)) if kind in schema.ATTRIBUTES else ()
         for name in unknown:
             raise Refused(400, f"entities of type {kind!r} have no attribute {name!r}")

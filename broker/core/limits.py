@@ -305,6 +305,9 @@ MAX_AMQP_ITEMS = 65_536
 MAX_REQUEST_BYTES = 1 * MIB
 """Bytes of a management request's body."""
 
+MAX_ATTRIBUTE_NAMES = 100
+"""Attributes that a query by AMQP Management may name, each once: every row of its answer has a value for each."""
+
 MANAGEMENT_WINDOW = 32
 """Management requests that a link may send before earlier ones are answered."""
 

@@ -428,6 +428,7 @@ def test_a_table_has_the_attributes_and_the_rows_that_were_asked_for(monkeypatch
     with bench() as b:
         for number in range(5):
             b.queue(f"q{number}")
+        b.broker.administration.extensions["log"] = LogLevels("notice")
         client = b.client()
 
         def table(body: Any = None, **properties: Any) -> tuple[int, str, Any]:
@@ -444,11 +445,15 @@ def test_a_table_has_the_attributes_and_the_rows_that_were_asked_for(monkeypatch
             (names, {"count": 0}, 400),
             ({"attributeNames": "name"}, {}, 400),
             ({"attributeNames": ["colour"]}, {}, 400),
+            ({"attributeNames": ["name", "messages", "name"]}, {}, 400),
+            ({"attributeNames": [f"a{number}" for number in range(101)]}, {"entityType": "log"}, 400),
             (names, {"entityType": None}, 400),
             (names, {"entityType": schema.NODE}, 400),
             (names, {"entityType": "weather"}, 404),
         ):
             assert table(body, **properties)[0] == status, (body, properties)
+        names = {"attributeNames": [f"a{number}" for number in range(100)]}
+        assert table(names, entityType="log")[2] == names | {"results": [[None] * 100]}
         assert client.request("REGISTER", schema.NODE, "self")[0] == 501
         assert [client.request("READ", "queue", name)[0] for name in ("", "none")] == [400, 404]
         assert client.request("READ", "queue", identity="none")[0] == 404
