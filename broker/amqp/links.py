@@ -762,12 +762,27 @@ class Sender(Link):
 
 
 def set_condition(pointer: Any, condition: Condition) -> None:
-    """Write an error condition into proton's own."""
+    """Write an error condition into proton's own, cut so that its frame is as small as any peer may demand, because proton cannot
+    split it. Of the info, texts are left out that are longer than any name of a node or host."""
+    room = limits.MAX_CONDITION_BYTES
     lib.pn_condition_set_name(pointer, condition.name.encode())
-    lib.pn_condition_set_description(pointer, condition.text.encode())
     if condition.info:
-        named = values.encode({values.Symbol(key): value for key, value in condition.info.items()})
+        named = values.encode({values.Symbol(key): value for key, value in condition.info.items() if _is_short(value)})
         put_value(lib.pn_condition_info(pointer), named)
+        room -= len(named)
+    lib.pn_condition_set_description(pointer, _cut(condition.text, room))
+
+
+def _is_short(value: Any) -> bool:
+    return not isinstance(value, str) or len(value.encode()) <= limits.MAX_NAME_BYTES
+
+
+def _cut(text: str, room: int) -> bytes:
+    """The text in UTF-8, in at most so many bytes."""
+    encoded = text.encode()
+    if len(encoded) <= room:
+        return encoded
+    return encoded[: max(room - 3, 0)].decode(errors="ignore").encode() + b"..."
 
 
 def condition_text(pointer: Any) -> str:

@@ -305,6 +305,10 @@ MAX_AMQP_ITEMS = 65_536
 MAX_REQUEST_BYTES = 1 * MIB
 """Bytes of a management request's body."""
 
+MAX_CONDITION_BYTES = 380
+"""Bytes of the text and the fields of an error condition. With the rest of its frame they fit into 512 bytes, the smallest
+max-frame-size that a peer may announce."""
+
 MAX_ATTRIBUTE_NAMES = 100
 """Attributes that a query by AMQP Management may name, each once: every row of its answer has a value for each."""
 

@@ -63,7 +63,7 @@ class Relay:
         """Those of its own node. LookupError, when that takes no part in transactions; Denied."""
         target = self._serving_target(producer, data)
         if not target.in_transactions:
-            raise LookupError(f"a message to {message.to(data)!r} cannot be part of a transaction: send it without one")
+            raise LookupError(f"a message to {message.to(data)!r:.120} cannot be part of a transaction: send it without one")
         return target.destinations(producer, data)
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
@@ -105,7 +105,7 @@ class Relay:
         if all(denials):
             raise Denied(denials[0])
         self._must_serve()
-        raise LookupError(f"there is no queue and no exchange named {address!r}")
+        raise LookupError(f"there is no queue and no exchange named {address!r:.120}")
 
     def may_flow(self, producer: Producer) -> bool:
         """Where the next message goes is not known yet."""

@@ -88,7 +88,7 @@ class Termini:
             return
         attach.demand_either(questions.unknown(attach.asked.address))
         self._logs.must_serve()
-        missing = f"there is no queue and no exchange named {attach.asked.address!r}"
+        missing = f"there is no queue and no exchange named {attach.asked.address!r:.120}"
         raise Condition("amqp:not-found", f"{missing}; create one with qpid-config add queue or add exchange")
 
     def _attach_producer(self, attach: Attach, link: Receiver, target: Target) -> None:

@@ -431,3 +431,16 @@ def test_a_mailbox_that_nobody_reads_forgets_the_oldest(monkeypatch: pytest.Monk
         reply.flow(10)
         b.settle()
         assert client.bodies(reply) == [2, 3, 4]
+
+
+def test_an_address_that_is_too_long_to_be_repeated_whole_leaves_room_for_what_to_do() -> None:
+    """Breaks when a refusal repeats an address of any length, in a frame that its client does not take."""
+    address = "\x01" * 5000
+    with bench() as b:
+        client = b.client()
+        (delivery,) = client.send(client.sender(None), "one", address=address)
+        link = client.sender(address)
+        for told in (delivery.remote.condition, link.remote_condition):
+            assert told.name == "amqp:not-found"
+            assert len(told.description) < 300
+        assert link.remote_condition.description.endswith("create one with qpid-config add queue or add exchange")

@@ -426,16 +426,16 @@ def test_an_engine_may_be_freed_while_it_tells_of_messages() -> None:
 def test_output_that_a_socket_does_not_take_follows_in_order() -> None:
     whole, piecewise = Proton().open(), Proton().open()
     for peer in (whole, piecewise):
-        peer.server.engine.close(Condition("amqp:internal-error", "x" * 3000))
+        peer.server.engine.close(Condition("amqp:internal-error", "x" * 300))
     expected = b"".join(whole.server.engine.take_output())
     got = bytearray()
 
-    def full_after_a_thousand(data: Any) -> int:
-        taken = min(len(data), 1000 - len(got))
+    def full_after_a_hundred(data: Any) -> int:
+        taken = min(len(data), 100 - len(got))
         got.extend(data[:taken])
         return taken
 
-    assert piecewise.server.engine.send_output(full_after_a_thousand) == (1000, False)
+    assert piecewise.server.engine.send_output(full_after_a_hundred) == (100, False)
     assert piecewise.server.engine.send_output(refuse) == (0, False)
     assert bytes(got) + b"".join(piecewise.server.engine.take_output()) == expected
     assert piecewise.server.engine.send_output(refuse) == (0, True)

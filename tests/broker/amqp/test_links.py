@@ -181,6 +181,36 @@ def test_a_link_that_is_refused_says_why_and_leaves_the_session_alone() -> None:
     assert len(tuple(peer.server.engine.links)) == 1
 
 
+@pytest.mark.parametrize("text", ["x" * 1000, "\u20ac" * 300_000, "x\U0001f600" * 200], ids=["x", "euro", "four"])
+def test_a_condition_is_cut_so_that_its_frame_is_no_larger_than_any_peer_takes(text: str) -> None:
+    """Breaks when a peer of small frames ends its connection because of the text of a refusal."""
+    peer = Proton(frame=512).open()
+    link, name = peer.sender(), "amqp:link:message-size-exceeded"
+    delivery = peer.send(link, b"one")
+    peer.settle()
+    receiver = peer.into("s")
+    receiver.settle(0, 1, REJECTED, Condition(name, text))
+    sizes = frame_sizes(peer)
+    receiver.close(Condition(name, text, {"hostname": "h" * 20, "port": 5672, "address": "q" * 255, "more": text}))
+    sizes += frame_sizes(peer)
+    assert len(sizes) == 2
+    assert all(300 < size <= 512 for size in sizes), sizes
+    assert link.remote_condition.info == {"hostname": "h" * 20, "port": 5672, "address": "q" * 255}
+    for told in (delivery.remote.condition, link.remote_condition):
+        assert (told.name, told.description[-3:]) == (name, "...")
+        assert text.startswith(told.description[:-3])
+
+
+def frame_sizes(peer: Proton) -> list[int]:
+    """Of the frames that the server has to send, which are sent."""
+    data, sizes = b"".join(peer.server.engine.take_output()), []
+    peer.transport.push(data)
+    while data:
+        sizes.append(int.from_bytes(data[:4], "big"))
+        data = data[sizes[-1] :]
+    return sizes
+
+
 def test_a_detached_link_and_a_closed_one_and_a_closed_session_end_what_they_had() -> None:
     peer = Proton().open()
     detached, closed, rest = peer.sender("detached"), peer.sender("closed"), peer.receiver("rest")
