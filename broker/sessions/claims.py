@@ -6,7 +6,8 @@ like the token of a login (`broker.core.tokens`), and the answer contains the re
 token's user. It ends when the token expires, unless the same user has sent a later one.
 
 Invariants: a link may send one token before the last one is answered, and a connection has one token verified at a time; answers
-and log files contain nothing of a token; a connection that has logged in by other means cannot put a token.
+and log files contain nothing of a token; answers are short, and count and are dropped like those in mailboxes; a connection that
+has logged in by other means cannot put a token.
 
 Source: AMQP Claims-based Security Version 1.0, a working draft of OASIS, as the clients of Azure Service Bus use it.
 """
@@ -20,7 +21,7 @@ from broker.amqp.links import Sender
 from broker.core import limits, message
 from broker.core.acl.questions import Lookups
 from broker.core.bearer import CBS_NODE
-from broker.core.message import MessageId
+from broker.core.message import BadMessage, MessageId
 from broker.core.nodes import Routed
 from broker.sessions.attach import Attach, Output
 from broker.sessions.mailboxes import Mailbox, Mailboxes
@@ -144,9 +145,13 @@ class _Answers(Mailbox):
 
 
 def _asked_by(data: bytes) -> MessageId | None:
-    """The correlation id of the answer to this request."""
+    """The correlation id of the answer to this request. BadMessage, also when that is too long."""
     correlation_id = message.correlation_id(data)
-    return message.message_id(data) if correlation_id is None else correlation_id
+    known_as = message.message_id(data) if correlation_id is None else correlation_id
+    nbytes = len(known_as.encode() if isinstance(known_as, str) else known_as) if isinstance(known_as, (str, bytes)) else 0
+    if nbytes > limits.MAX_NAME_BYTES:
+        raise BadMessage(f"the id of a message with a token may have {limits.MAX_NAME_BYTES} bytes, this one has {nbytes}")
+    return known_as
 
 
 def _token_of(data: bytes) -> tuple[str, str]:

@@ -4,7 +4,8 @@ Life of a mailbox: a client attaches a receiving link with a dynamic source, and
 address go directly to this link, or wait for its credit, up to a limit. The mailbox ends with its link.
 
 Invariants: nothing is redelivered, because everything is sent settled; the waiting messages are limited by `limits.MAILBOX_*`,
-and the oldest are dropped first, because a client with so many unread answers does not read them.
+and the oldest are dropped first, because a client with so many unread answers does not read them; each message that counts can be
+dropped, and nothing waits for a client that is gone.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class Mailbox(LinkEnd):
     # ---- those who send to it
 
     def put(self, data: bytes) -> None:
-        """Send or keep a message."""
+        """Send or keep a message; drop it if the client is gone."""
+        if not self.link.open:
+            return
         self._waiting.append(data)
         self._count(len(data))
         while len(self._waiting) > limits.MAILBOX_MESSAGES or (self.nbytes > limits.MAILBOX_BYTES and len(self._waiting) > 1):
@@ -92,7 +95,7 @@ class Mailbox(LinkEnd):
 
     def _count(self, nbytes: int) -> None:
         self.nbytes += nbytes
-        self._mailboxes.nbytes += nbytes
+        self._mailboxes.counted(self, nbytes)
 
     def needs_of_sender(self, session: Output) -> Lookups:
         """Nothing: every client that knows the address may answer."""
@@ -136,11 +139,22 @@ class Mailboxes:
         self.nbytes = 0
         """Bytes of the waiting messages of all mailboxes."""
         self._boxes: dict[str, Mailbox] = {}
+        """By its address, each to which messages can be sent."""
+        self._filled: dict[Mailbox, None] = {}
+        """All in which messages wait, also those without an address of their own."""
+
+    def counted(self, box: Mailbox, nbytes: int) -> None:
+        """So many bytes more wait in this mailbox."""
+        self.nbytes += nbytes
+        if box.nbytes:
+            self._filled[box] = None
+        else:
+            self._filled.pop(box, None)
 
     def make_room(self) -> None:
         """Take the oldest messages away from those that have most, while there is too much."""
-        while self.nbytes > limits.MAILBOXES_BYTES:
-            max(self._boxes.values(), key=lambda box: box.nbytes).forget_oldest()
+        while self.nbytes > limits.MAILBOXES_BYTES and self._filled:
+            max(self._filled, key=lambda box: box.nbytes).forget_oldest()
 
     def named(self, address: str) -> Mailbox | None:
         """The mailbox of that address."""

@@ -9,7 +9,7 @@ import pytest
 
 from broker.core import limits
 from broker.core.limits import KIB, MIB
-from tests.broker.clients import Bench, Client, bench, condition, request
+from tests.broker.clients import ACCEPTED, Bench, Client, bench, condition, request, statuses
 from tests.broker.core.stream import BEGIN, frame
 
 
@@ -133,6 +133,56 @@ def test_answers_wait_in_their_mailbox_while_their_client_does_not_read(monkeypa
         for client in clients:
             client.lose()
         assert boxes.nbytes == 0
+
+
+def test_answers_about_tokens_make_room_like_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when clients that take no answers about their bad tokens use up the room, and the answers of others are dropped."""
+    monkeypatch.setattr(limits, "MAILBOXES_BYTES", 10 * KIB)
+    with bench() as b:
+        innocent, boxes = b.client(), b.broker.mailboxes
+        reply = innocent.receiver(None, credit=0, dynamic=True)
+        asking = innocent.sender("$management")
+        strangers = [b.client() for _ in range(4)]
+        for client in strangers:
+            client.receiver("$cbs", credit=0)
+            sender = client.sender("$cbs")
+            for number in range(20):
+                client.send(sender, "no token", id=f"{number:0200}")
+            assert statuses(client, sender) == [ACCEPTED] * 20
+        assert 9 * KIB < boxes.nbytes <= 10 * KIB
+        data = request("QUERY", "broker", "", reply.remote_source.address, 7)
+        innocent.send_encoded(asking, data)
+        assert statuses(innocent, asking) == [ACCEPTED]
+        assert boxes.nbytes <= 10 * KIB
+        for client in strangers:
+            client.lose()
+        reply.flow(1)
+        b.settle()
+        ((_, answer),) = innocent.received[reply.name]
+        assert answer.correlation_id == 7
+        assert boxes.nbytes == 0
+
+
+@pytest.mark.parametrize("by", ["detach", "end", "loss"])
+def test_what_is_sent_to_a_mailbox_that_has_gone_is_not_kept(by: str) -> None:
+    """Breaks when links to it fill the room for the answers of all clients, which nobody can take any more."""
+    with bench() as b:
+        client = b.client()
+        reply = client.receiver(None, credit=0, dynamic=True)
+        sender = (other := b.client()).sender(reply.remote_source.address)
+        other.send(sender, "one")
+        assert b.broker.mailboxes.nbytes > 0
+        if by == "detach":
+            reply.close()
+        elif by == "end":
+            client.session.close()
+        else:
+            client.lose()
+        b.settle()
+        assert b.broker.mailboxes.nbytes == 0
+        other.send(sender, "two")
+        assert statuses(other, sender) == [ACCEPTED] * 2
+        assert b.broker.mailboxes.nbytes == 0
 
 
 def test_a_session_too_many_ends_the_connection() -> None:

@@ -227,6 +227,21 @@ def test_a_message_for_a_token_is_small() -> None:
         assert condition(here.sender) == "amqp:link:message-size-exceeded"
 
 
+@pytest.mark.parametrize("known_as", ["id", "correlation_id"])
+@pytest.mark.parametrize("piece", ["x", "\u20ac", b"x"])
+def test_the_id_of_a_message_with_a_token_is_short(known_as: str, piece: str | bytes) -> None:
+    """Breaks when answers that repeat ids of 16 KiB wait for a client that takes none."""
+    with bench(authentication=taking()) as b:
+        here = Putting(b)
+        message: Any = proton.Message(body=signed(b), **{known_as: piece * 256})
+        message.properties = {"operation": "put-token", "type": "jwt"}
+        (delivery,) = here.client.send_encoded(here.sender, message.encode())
+        assert delivery.remote.condition.name == "amqp:decode-error"
+        assert "255 bytes" in delivery.remote.condition.description
+        longest = "x" * 255
+        assert [status for status, _ in here.put(number=longest)] == [200]
+
+
 def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
     with bench(authentication=taking()) as b:
         here = Putting(b)
