@@ -119,6 +119,9 @@ class Administration:
         self._waiting_bytes = 0
         self._spent_s = 0.0
         self._next_call: IDelayedCall | None = None
+        self._dropped = Bounded(
+            clock.seconds, lambda line: _log.warn("{line}", line=line), "dropped management requests or answers"
+        )
         self._failures = Bounded(clock.seconds, lambda line: _log.error("{line}", line=line), "failed management requests")
 
     def take(self, producer: Producer, request_bytes: bytes, delivery_id: int) -> None:
@@ -199,7 +202,7 @@ class Administration:
         try:
             request = management_node.decode(request_bytes)
         except management_node.BadRequest as error:
-            _log.warn("management request dropped: {error}", error=str(error))
+            self._dropped.line(f"management request dropped: {error}")
             return
 
         if not self._logs.serving and request.reply_to in self._logs.nodes.queues and not self._mailboxes.named(request.reply_to):
@@ -223,14 +226,15 @@ class Administration:
                 data = management_node.encode(request, status, text, body)
                 ledger, size = self._logs.ledger_of(queue), len(data)
                 if self._logs.closed:
-                    _log.warn("the answer to a management request was dropped: this broker leaves")
+                    self._dropped.line("the answer to a management request was dropped: this broker leaves")
                     return
                 if not (self._logs.serving and ledger.serving):
-                    _log.warn("the answer to a management request was dropped: this broker no longer serves {q!r}", q=queue.name)
+                    where = f"this broker no longer serves {queue.name!r}"
+                    self._dropped.line(f"the answer to a management request was dropped: {where}")
                     return
                 if not (has_room(queue, 1, size) and ledger.takes(size)):
                     why = ledger.storage_text if ledger.low else full_text(queue, size)
-                    _log.warn("the answer to a management request was dropped: {why}", why=why)
+                    self._dropped.line(f"the answer to a management request was dropped: {why}")
                     return
                 ledger.enqueue(queue, [data], size)
 

@@ -179,7 +179,7 @@ def application_properties(data: Encoded) -> dict[str, Any]:
     found = _map(data, APPLICATION_PROPERTIES)
     for key in found:
         if not isinstance(key, str):
-            raise BadMessage(f"the application-properties section has a key {key!r} that is not a string")
+            raise BadMessage(f"the application-properties section has a key {key!r:.40} that is not a string")
     return found
 
 

@@ -137,9 +137,7 @@ class Admission:
         """A connection object for an accepted socket; None when there are too many."""
         limit = self._max_connections + limits.SPARE_CONNECTIONS
         if len(self.connections) >= limit:
-            _log.warn(
-                "{address} refused: there are {limit} connections, with the spare ones", address=socket.address, limit=limit
-            )
+            self._refusals.line(f"{socket.address} refused: there are {limit} connections, with the spare ones")
             return None
         if self._demands_login(socket) and self._too_many_strangers(socket.host):
             self._refusals.told(socket.address, "too many connections have not logged in; it was closed at once")
@@ -232,6 +230,10 @@ class Admission:
     def ended_with(self, connection: Connection, reason: str) -> None:
         """Its peer broke the protocol, or closed it with an error."""
         self._refusals.told(connection.address, reason)
+
+    def not_opened(self, connection: Connection, limit_s: float) -> None:
+        """It has sent no Open within this time, and is dropped."""
+        self._refusals.line(f"{connection.address} is not open after {limit_s:g} s: dropped")
 
     def login_waits(self, connection: Connection, waits: sasl.Wait) -> None:
         """Its login is paused."""

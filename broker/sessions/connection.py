@@ -108,6 +108,9 @@ class Owner(Protocol):
     def ended_with(self, connection: Connection, reason: str) -> None:
         """Its peer broke the protocol, or closed it with an error."""
 
+    def not_opened(self, connection: Connection, limit_s: float) -> None:
+        """It has sent no Open within this time, and is dropped."""
+
     def login_waits(self, connection: Connection, waits: sasl.Wait) -> None:
         """Its login is paused: call `resume_login` when that is done."""
 
@@ -451,7 +454,7 @@ class Connection(TwistedProtocol):
             return
         limit_s = self._open_timeout_s
         if not self.opened and not self.waiting and now_s - self.since > limit_s:
-            _log.warn("{address} is not open after {limit_s:g} s: dropped", address=self.address, limit_s=limit_s)
+            self._owner.not_opened(self, limit_s)
             self.drop()
         elif self._serves and self.opened and self.principal.owes_token and now_s - self._opened_s > limit_s:
             text = f"the client sent no token to {CBS_NODE} within {limit_s:g} s"

@@ -323,6 +323,38 @@ def test_requests_that_wait_have_a_bound_over_all_connections(monkeypatch: pytes
         assert other.request("QUERY", "queue")[0] == 200, "they have been served, and made room"
 
 
+def test_requests_that_get_no_answer_are_a_few_lines_in_the_log() -> None:
+    """Breaks when a client without any right fills the disk of the log, with many lines or a long one."""
+    with bench() as b, capturedLogs() as events:
+        client = b.client()
+        link = client.sender("$management")
+        key = b"\xb0" + (1 << 16).to_bytes(4, "big") + bytes(1 << 16)
+        odd = b"\x00\x53\x74\xd1" + (len(key) + 5).to_bytes(4, "big") + (2).to_bytes(4, "big") + key + b"\x40"
+        for _ in range(30):
+            client.send(link, None)
+        assert statuses(client, link) == [ACCEPTED] * 30
+        b.pass_time(11)
+        client.send_encoded(link, odd)
+        told = [line for line in map(formatEvent, events) if "management request" in line]
+        assert told[0] == "management request dropped: a management request needs a reply-to"
+        assert len(told) == 22
+        assert told[20].startswith("10 more dropped management requests or answers in the ")
+        assert "that is not a string" in told[21]
+        assert len(told[21]) < 200
+
+
+def test_answers_that_find_no_room_are_a_few_lines_in_the_log() -> None:
+    with bench() as b, capturedLogs() as events:
+        client = b.client()
+        assert client.request("CREATE", "queue", "q", {"arguments": {"qpid.max_count": 1}})[0] == 201
+        link = client.sender("$management")
+        for number in range(31):
+            client.send_encoded(link, request("QUERY", "broker", "", "q", number))
+        told = [line for line in map(formatEvent, events) if "was dropped" in line]
+        assert len(told) == 20
+        assert "would pass its limit of 1 messages" in told[0]
+
+
 class Broken(Cluster):
     """A part of the broker with a defect."""
 

@@ -7,9 +7,11 @@ from typing import Any
 import proton
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs, formatEvent
 
 from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.core import limits
+from broker.core.identity import Socket
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import Batch, BatchBuilder
 from broker.sessions.connection import Connection
@@ -322,6 +324,24 @@ def test_a_client_that_has_connected_and_says_nothing_is_dropped() -> None:
         assert not client.lost
         b.pass_time(2)
         assert client.lost
+
+
+def test_sockets_that_are_refused_or_stay_silent_are_a_few_lines_in_the_log() -> None:
+    """Breaks when whoever can connect can fill the disk of the log."""
+    with bench(max_connections=1) as b, capturedLogs() as events:
+        admission = b.broker.admission
+        silent = [Client(b) for _ in range(limits.SPARE_CONNECTIONS + 1)]
+        b.clients += silent
+        for _ in range(30):
+            assert admission.new_connection(Socket("10.0.0.1:5")) is None
+        told = [formatEvent(event) for event in events]
+        assert told == ["10.0.0.1:5 refused: there are 65 connections, with the spare ones"] * 20
+        b.pass_time(limits.OPEN_TIMEOUT_S + 2)
+        assert all(client.lost for client in silent)
+        told = [str(formatEvent(event)) for event in events][20:]
+        assert told[0].startswith("10 more connections")
+        assert len(told) == 21
+        assert all(line.endswith("is not open after 10 s: dropped") for line in told[1:])
 
 
 def test_a_client_that_has_fallen_silent_is_given_up_and_one_that_says_it_lives_is_not() -> None:

@@ -473,6 +473,11 @@ def test_an_array_cannot_claim_more_than_the_bound() -> None:
         ),
         (
             message.application_properties,
+            section(0x74, b"\xc1\x68\x02\xa0\x64" + b"k" * 100 + b"\x43"),
+            f"the application-properties section has a key b'{'k' * 38} that is not a string",
+        ),
+        (
+            message.application_properties,
             section(0x74, b"\xc1\x02\x01\x43"),
             "the map at byte 6 has 1 keys and values, which is odd",
         ),
