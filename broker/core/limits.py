@@ -376,6 +376,9 @@ MAILBOX_MESSAGES = 10_000
 MAILBOX_BYTES = 16 * MIB
 """The same in bytes."""
 
+MAILBOX_MESSAGE_BYTES = 64
+"""Bytes that each of them takes in memory besides its own."""
+
 MAILBOXES_BYTES = 64 * MIB
 """Bytes of waiting answers on all dynamic sources. Above it, the oldest of the fullest are dropped."""
 

@@ -40,7 +40,7 @@ class Mailbox(LinkEnd):
         self._mailboxes = mailboxes
         self._waiting: deque[bytes] = deque()
         self.nbytes = 0
-        """Bytes of the waiting messages."""
+        """Bytes that the waiting messages take."""
 
     @property
     def serves_queues(self) -> bool:
@@ -81,7 +81,7 @@ class Mailbox(LinkEnd):
         if not self.link.open:
             return
         self._waiting.append(data)
-        self._count(len(data))
+        self._count(len(data) + limits.MAILBOX_MESSAGE_BYTES)
         while len(self._waiting) > limits.MAILBOX_MESSAGES or (self.nbytes > limits.MAILBOX_BYTES and len(self._waiting) > 1):
             self.forget_oldest()
         self._send()
@@ -90,7 +90,7 @@ class Mailbox(LinkEnd):
     def forget_oldest(self) -> bytes:
         """Take away the message that waits longest."""
         data = self._waiting.popleft()
-        self._count(-len(data))
+        self._count(-len(data) - limits.MAILBOX_MESSAGE_BYTES)
         return data
 
     def _count(self, nbytes: int) -> None:
@@ -137,7 +137,7 @@ class Mailboxes:
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
         self.nbytes = 0
-        """Bytes of the waiting messages of all mailboxes."""
+        """Bytes that the waiting messages of all mailboxes take."""
         self._boxes: dict[str, Mailbox] = {}
         """By its address, each to which messages can be sent."""
         self._filled: dict[Mailbox, None] = {}

@@ -163,6 +163,24 @@ def test_answers_about_tokens_make_room_like_all_others(monkeypatch: pytest.Monk
         assert boxes.nbytes == 0
 
 
+def test_small_answers_count_with_the_memory_that_each_of_them_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when many messages of a few bytes take twenty times the memory that is counted."""
+    with bench() as b:
+        client = b.client()
+        reply = client.receiver(None, credit=0, dynamic=True)
+        sender, boxes = (other := b.client()).sender(reply.remote_source.address, name="s"), b.broker.mailboxes
+        tiny = b"\x00\x53\x77\x40"
+        other.send_encoded(sender, *[tiny] * 10)
+        assert boxes.nbytes == 10 * (len(tiny) + limits.MAILBOX_MESSAGE_BYTES)
+        monkeypatch.setattr(limits, "MAILBOX_BYTES", 20 * (len(tiny) + limits.MAILBOX_MESSAGE_BYTES))
+        other.send_encoded(sender, *[tiny] * 20)
+        assert boxes.nbytes == limits.MAILBOX_BYTES
+        reply.flow(100)
+        b.settle()
+        assert len(client.received[reply.name]) == 20
+        assert boxes.nbytes == 0
+
+
 @pytest.mark.parametrize("by", ["detach", "end", "loss"])
 def test_what_is_sent_to_a_mailbox_that_has_gone_is_not_kept(by: str) -> None:
     """Breaks when links to it fill the room for the answers of all clients, which nobody can take any more."""
