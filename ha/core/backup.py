@@ -22,6 +22,7 @@ class Backup:
     """The role of a backup in one epoch. `told_commit` is the highest commit index that the primary has reported."""
 
     __slots__ = (
+        "_goal",
         "_incoming",
         "_member",
         "_ready",
@@ -40,6 +41,8 @@ class Backup:
         self._target_at = 0.0
         self._told = False
         """Whether an Append has reported the commit index. A snapshot only has its own index, which may be an old one."""
+        self._goal = 0
+        """The commit index that a blank store has to reach to be whole."""
         self._incoming: Incoming | None = None
         self.primary = ""
         self.told_commit = 0
@@ -93,10 +96,12 @@ class Backup:
         self._reply(0)
 
     def stored(self, now: float) -> None:
-        """More of the log is on disk."""
+        """More of the log is on disk. It may make the store whole after the primary is gone, too."""
         if self.primary:
             self._judge(now)
             self._reply(0)
+        else:
+            self._judge_store()
 
     def chunk(self, now: float, sender: str, chunk: SnapshotChunk) -> None:
         """A part of a snapshot (§7)."""
@@ -232,6 +237,7 @@ class Backup:
         beginning of the current attempt, if the attempt took no longer than `election_s` (the rounds of dissertation
         §4.2.1).
         """
+        self._judge_store()
         member = self._member
         match = self.match_index
         if not self._told:
@@ -245,13 +251,29 @@ class Backup:
         elif match >= self._target:
             self._ready = now - self._target_at <= member.settings.election_s
             self._target, self._target_at = self.told_commit, now
+
+    def _judge_store(self) -> None:
+        """Decide whether the store is whole."""
+        member = self._member
+        match = self.match_index
         if member.blank:
-            # The primary has committed an entry of its own epoch, so all entries ever committed are below it (§5.4.2). What
-            # this store acknowledged in that epoch before it was lost still counts: the primary's Appends tell up to where.
-            if self._told and match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:
+            if self._has_everything(match):
                 member.make_whole()
         elif member.floor is not None and Position(member.log.epoch_at(match) or 0, match) >= member.floor:
             member.make_whole()
+
+    def _has_everything(self, match: int) -> bool:
+        """Whether a blank store has all that it may have acknowledged before it was lost.
+
+        The primary has committed an entry of its own epoch, so all entries ever committed are below it (§5.4.2). What this
+        store acknowledged in that epoch before it was lost still counts: the primary's Appends tell up to where. One of
+        them is enough, because later commits count only what this store acknowledges now. Under load the newest commit
+        index is always ahead of this store. So the goal is the one from when this store had caught up with the first one.
+        """
+        member = self._member
+        if self._told and match >= max(self._goal, self._target) and member.log.epoch_at(self._goal) != member.epoch:
+            self._goal = self.told_commit
+        return match >= self._goal and member.log.epoch_at(self._goal) == member.epoch
 
     def _reply(self, round_number: int) -> None:
         member = self._member

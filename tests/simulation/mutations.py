@@ -550,7 +550,7 @@ for _, waits in self._proposed:
     "whole-at-the-first-word": Bug(
         "treats a damaged store as whole as soon as it hears from a primary",
         "ha.core.backup",
-        "Backup._judge",
+        "Backup._judge_store",
         "elif member.floor is not None and Position(member.log.epoch_at(match) or 0, match) >= member.floor:",
         "elif member.floor is not None:",
     ),
@@ -654,9 +654,9 @@ for _, waits in self._proposed:
     "whole-before-it-knows": Bug(
         "treats a blank store as whole before its primary has committed a batch of its own epoch",
         "ha.core.backup",
-        "Backup._judge",
-        "if self._told and match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:",
-        "if match >= self.told_commit:",
+        "Backup._has_everything",
+        "return match >= self._goal and member.log.epoch_at(self._goal) == member.epoch",
+        "return match >= self.told_commit",
     ),
     "waits-for-a-silent-reader": Bug(
         "keeps a link to a silent member while its socket is full",
@@ -668,9 +668,9 @@ for _, waits in self._proposed:
     "whole-before-it-is-on-disk": Bug(
         "treats a blank store as whole before the batches that it needs are on its disk",
         "ha.core.backup",
-        "Backup._judge",
-        "if self._told and match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:",
-        "if member.log.epoch_at(self.told_commit) == member.epoch:",
+        "Backup._has_everything",
+        "return match >= self._goal and member.log.epoch_at(self._goal) == member.epoch",
+        "return member.log.epoch_at(self.told_commit) == member.epoch",
     ),
     "witness-votes-for-whoever-asks": Bug(
         "as a witness, votes for a broker that lacks batches that it attests and that only the other broker has",

@@ -20,6 +20,19 @@ def force(cluster: Cluster, address: str, *, settle: bool = True) -> None:
         cluster.pass_time(HALF_S + 0.3)
 
 
+def loaded(cluster: Cluster, *, behind: str, by: int) -> None:
+    """Everything arrives and is written, but for the last `by` writes of one broker, whose disk is slow."""
+    while True:
+        writing = [node for node in cluster.alive if len(node.writing) > (by if node.address == behind else 0)]
+        if cluster.wires:
+            cluster.deliver()
+        elif writing:
+            for node in writing:
+                node.sync(len(node.writing) - (by if node.address == behind else 0))
+        else:
+            return
+
+
 def robbed(*lost: str) -> Cluster:
     """a, b and c have accepted messages; then all go down, and the disks of `lost` are replaced by empty ones."""
     cluster = led("a", "b", "c")
@@ -143,6 +156,44 @@ class TestAFirstElection:
         cluster.crash("a")
         cluster.promote("b")
         assert last_promotion(cluster, "b").won
+
+    def test_a_replaced_disk_that_is_slower_than_the_others_is_whole_under_steady_load(self) -> None:
+        """Breaks when the store has to reach the newest commit index at one instant, which never occurs while load runs."""
+        cluster = led("a", "b", "c")
+        cluster.propose("a", 20)
+        cluster.wipe("c")
+        for _ in range(20):
+            cluster.propose("a", settle=False)
+            loaded(cluster, behind="c", by=2)
+            assert cluster["c"].live.durable_index < cluster["a"].live.commit_index
+        assert not cluster["c"].disk.blank
+        cluster.crash("a")
+        cluster.promote("b")
+        assert last_promotion(cluster, "b").won
+
+    def test_a_replaced_disk_whose_last_write_ends_after_the_primary_failed_is_whole(self) -> None:
+        """Breaks when only a backup that hears a primary looks at what it has."""
+        cluster = led("a", "b", "c")
+        cluster.propose("a", 2)
+        cluster.wipe("c")
+        loaded(cluster, behind="c", by=3)
+        assert cluster["c"].live.log.last_index == cluster["a"].live.commit_index
+        cluster.crash("a")
+        assert cluster["c"].live.blank
+        cluster.settle()
+        assert not cluster["c"].disk.blank
+        cluster.promote("b")
+        assert last_promotion(cluster, "b").won
+
+    def test_a_replaced_disk_is_not_whole_before_it_has_what_was_committed_when_it_came(self) -> None:
+        """What it acknowledged before may be there alone, beside the primary."""
+        cluster = led("a", "b", "c")
+        cluster.propose("a", 20)
+        cluster.wipe("c")
+        loaded(cluster, behind="c", by=1)
+        came_at = cluster["a"].live.commit_index
+        assert cluster["c"].live.durable_index < came_at
+        assert cluster["c"].live.blank
 
     def test_a_new_member_with_a_blank_store_learns_and_becomes_a_voter(self) -> None:
         """Its store is blank as those of a beginning are; there is a primary, so nobody asks for its vote."""
