@@ -121,7 +121,7 @@ class ReplicatedLog:
             epoch=found.epoch,
             voted_for=found.voted_for,
             log=log,
-            commit_index=log.base_index,
+            commit_index=log.base_index if found.attested is None else 0,  # what a witness attests need not be committed
             blank=found.blank,
             vote_floor=None if found.floor is None else Position(found.floor.epoch, found.floor.index),
             cluster_id="" if settings.standalone else store.cluster_id,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ha.copies import SETTLED_S, Copies, copies, notice
+from ha.core.membership import Change
 from tests.ha.log_cluster import Broker, Machine, bodies
 
 
@@ -65,6 +66,24 @@ def test_what_is_attested_is_read_again_and_keeps_the_broker_without_it_from_bei
     assert "start a" in ended.reason
     machine.start("a", "a,b,w")
     assert machine.promote("a").won
+
+
+def test_a_restarted_witness_takes_no_membership_as_committed_that_is_not(machine: Machine) -> None:
+    """a and w are a majority neither with d nor without it: the removal of d may still be taken back."""
+    first = machine.cluster("a", "b", "c", "d", "w")[0]
+    machine.kill("b")
+    machine.kill("c")
+    first.log.requests.change_member("d", Change.REMOVE)
+    running = machine.brokers["w"].log.replica
+    machine.run_until(lambda: running.members.voters == ("a", "b", "c", "w"))
+    assert running.commit_index < running.log.members_index
+    machine.kill("a")
+    machine.kill("w")
+    del machine.cluster_ids["w"]
+    again = machine.start("w", "a,b,c,d,w").log.replica
+    assert again.members.voters == ("a", "b", "c", "w")
+    assert again.commit_index < again.log.members_index
+    assert "w" not in machine.cluster_ids, "no membership is reported as committed"
 
 
 def test_stores_of_brokers_and_of_witnesses_are_not_taken_for_each_other(machine: Machine) -> None:
