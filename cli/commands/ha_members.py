@@ -95,7 +95,8 @@ def replace_broker(old: str, new: str, wait: float, form: str, **given: Any) -> 
     """Replace the broker OLD, which may be dead, by NEW.
 
     NEW is added and catches up; then OLD is removed. A primary hands over first. A witness is replaced by a witness: because a
-    cluster has at most one, OLD is removed first.
+    cluster has at most one, OLD is removed first. So this is refused unless NEW runs as a witness, and a majority of the others
+    is connected.
     """
     target, (gone, come) = options.target(given, admin=True), _names((old, new))
     if gone == come:
@@ -108,6 +109,8 @@ def replace_broker(old: str, new: str, wait: float, form: str, **given: Any) -> 
         role = "witness" if _role(view, gone) == "witness" else "voter"
         _check_standing(view, come, role)
         if role == "witness":
+            _check_others(view, gone)
+            await _check_witness(at, reactor, come)
             await _remove(at, reactor, gone, True)
         await _add(at, reactor, come, False, wait, role)
         if _role(await view_of(at, reactor), gone):
@@ -151,6 +154,32 @@ def _check_standing(view: dict[str, Any], address: str, role: str) -> None:
         f"{address} is a member already, as {standing}: to give it another role, "
         f"remove it first (qpid-ha remove-broker {address})"
     )
+
+
+def _check_others(view: dict[str, Any], gone: str) -> None:
+    """Refused if the other voters that are connected could not commit the removal of this one."""
+    left = [each for each in view.get("members") or [] if each.get("role") == "voter" and each.get("address") != gone]
+    away = [str(each.get("address")) for each in left if not each.get("connected")]
+    if 2 * len(away) >= len(left):
+        raise endings.Refused(
+            f"nothing was changed: {', '.join(away)} {'is' if len(away) == 1 else 'are'} not connected, and without {gone} the "
+            "primary has no majority: wait until qpid-ha query shows a majority of the brokers as connected"
+        )
+
+
+async def _check_witness(target: Target, reactor: Any, address: str) -> None:
+    """Refused unless the broker at this address answers and runs as a witness."""
+    from broker.client import ClientError
+
+    try:
+        view = await view_of(target.at(urls.parse(address).addresses[0]), reactor)
+    except ClientError as error:
+        why = str(error).removeprefix(f"{address}: ")
+        raise endings.Refused(f"nothing was changed: {address} does not answer ({why}): start it first, as a witness") from None
+    if view.get("witness") is not True:
+        raise endings.Refused(
+            f"nothing was changed: {address} does not run as a witness: start it with --ha-witness, its own address"
+        )
 
 
 async def tag_site(target: Target, reactor: Any, address: str, site: str) -> None:

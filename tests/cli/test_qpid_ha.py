@@ -233,18 +233,43 @@ def test_a_witness_is_added_as_one_and_not_waited_for_as_a_voter(peers: Any, tmp
     assert not (tmp_path / "not asked").exists()
 
 
-def test_a_witness_is_replaced_by_a_witness_and_goes_first(peers: Any, tmp_path: Any) -> None:
-    """There is one at most. Breaks when the new one is added as a broker that stores messages."""
+def with_witness(*away: str, stores: tuple[str, ...] = ("a:1", "b:1")) -> dict[str, Any]:
+    """What a primary says that has a witness w:1, and is not connected to these brokers."""
+    roles = dict.fromkeys(stores, "voter") | {"w:1": "witness"}
+    members = [{"address": name, "role": role, "connected": name not in away} for name, role in roles.items()]
+    return PRIMARY | {"members": members}
+
+
+@pytest.mark.parametrize("away", [["w:1"], ["d:1"]], ids=" ".join)
+def test_a_witness_is_replaced_by_a_witness_and_goes_first(peers: Any, tmp_path: Any, away: list[str]) -> None:
+    """There is one at most. Breaks when the new one is added as a broker that stores messages, or when a broker that is down
+    forbids it though the others are a majority."""
     asked = tmp_path / "asked"
-    members = [{"address": address, "role": role} for address, role in (("a:1", "voter"), ("b:1", "voter"), ("w:1", "witness"))]
-    primary = peers(ha=PRIMARY | {"members": members}, record=str(asked))
-    assert run("qpid-ha", "replace-broker", "w:1", "v:1", "--wait", "0", "-b", primary.name).status == 0
+    primary = peers(ha=with_witness(*away, stores=("a:1", "b:1", "c:1", "d:1")), record=str(asked))
+    new = peers(ha=READY | {"witness": True})
+    assert run("qpid-ha", "replace-broker", "w:1", new.name, "--wait", "0", "-b", primary.name).status == 0
     said = [(line["what"], line["body"]) for line in map(json.loads, asked.read_text().splitlines())]
     assert said == [
         ("REMOVE-BROKER ha", {"address": "w:1", "force": True}),
-        ("ADD-BROKER ha", {"address": "v:1", "force": False, "witness": True}),
+        ("ADD-BROKER ha", {"address": new.name, "force": False, "witness": True}),
         ("REMOVE-BROKER ha", {"address": "w:1", "force": False}),
     ], "this responder still has the old one among its members"
+
+
+def test_a_witness_stays_while_the_primary_needs_it_or_no_new_one_runs(peers: Any, tmp_path: Any) -> None:
+    """Breaks when the old one goes first and the primary has no majority then, or a typing error leaves none."""
+    asked = tmp_path / "asked"
+    whole, alone = (peers(ha=with_witness(*away), record=str(asked)) for away in ([], ["b:1"]))
+    new, store = peers(ha=READY | {"witness": True}), peers(ha=READY | {"witness": False})
+    refusals = [
+        (alone, new.name, "b:1 is not connected, and without w:1 the primary has no majority: wait until qpid-ha query shows"),
+        (whole, NOWHERE, f"{NOWHERE} does not answer ("),
+        (whole, store.name, f"{store.name} does not run as a witness: start it with --ha-witness, its own address"),
+    ]
+    for primary, come, reason in refusals:
+        ran = run("qpid-ha", "replace-broker", "w:1", come, "--wait", "0", "-b", primary.name)
+        assert (ran.status, ran.err.startswith(f"qpid-ha: nothing was changed: {reason}")) == (1, True), ran.err
+    assert not asked.exists()
 
 
 MIXED = [{"address": "a:1", "role": "voter"}, {"address": "w:1", "role": "witness"}]
