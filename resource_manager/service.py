@@ -75,7 +75,8 @@ class ResourceManager(Service):
         )
         self._new_probe = lambda address: Probe(reactor, address, line, self, jitter)
         self._probes = {address.name: self._new_probe(address) for address in url.addresses}
-        self._members_index = 0
+        self._followed = ("", 0)
+        """The cluster whose members are watched, and the index of this membership in its log."""
         self._watches = ""
         """Why the cluster's settings do not allow this daemon to act."""
         self._detector = Detector(url.names, settings.detection_s)
@@ -170,10 +171,17 @@ class ResourceManager(Service):
             self.log.warn("{broker}: {reason}", broker=name, reason=reason)
 
     def _follow(self, item: dict[str, Any]) -> None:
-        """Watch the members in the cluster's log, if they have changed. `item` is a broker's answer."""
+        """Watch the members in the cluster's log, if they have changed. `item` is a broker's answer.
+
+        Indexes are compared within one cluster only: the log of a cluster that was begun anew may be shorter. Such a cluster
+        is followed when one of its brokers serves, because a single broker of an old cluster may come back.
+        """
         sight = self._detector.sight(self._reactor.seconds())
         members = sight.newest_members(sight.cluster) if sight.cluster else None
-        if members is None or members.index <= self._members_index:
+        if members is None or sight.cluster is None:
+            return
+        followed, index = self._followed
+        if members.index <= index if followed == sight.cluster else followed and not sight.is_served(sight.cluster):
             return
         try:
             addresses = {address.name: address for address in urls.parse(str(item.get("brokersUrl"))).addresses}
@@ -182,7 +190,7 @@ class ResourceManager(Service):
         names = (*members.voters, *members.learners)
         if not set(names) <= addresses.keys() | self._probes.keys():
             return  # the broker that answered knows older members: another broker will give the addresses
-        self._members_index = members.index
+        self._followed = sight.cluster, members.index
         gone = [name for name in self._probes if name not in names]
         new = [name for name in names if name not in self._probes]
         if not gone and not new:

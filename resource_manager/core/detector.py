@@ -164,6 +164,10 @@ class Sight:
         serving = [seen for seen in self.brokers if seen.serves]
         return max(serving, key=lambda seen: seen.view.epoch if seen.view else 0, default=None)
 
+    def is_served(self, cluster: str) -> bool:
+        """Whether a broker of this cluster serves."""
+        return any(seen.serves and seen.view is not None and seen.view.cluster_id == cluster for seen in self.brokers)
+
     @property
     def clusters(self) -> dict[str, tuple[str, ...]]:
         """The clusters of the reachable brokers, by id, with these brokers."""

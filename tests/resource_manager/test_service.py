@@ -322,6 +322,30 @@ async def test_the_daemon_follows_the_members_that_the_log_names(peers: Any, man
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_daemon_follows_the_members_of_a_cluster_that_was_begun_anew(peers: Any, manage: Any) -> None:
+    """Its log begins with 1 again. Breaks when the index of the given up cluster's members is compared with its indexes."""
+    first, second, third = peers(ha=ACTIVE), peers(ha=JOINING), peers(ha=JOINING)
+    everyone = f"amqp:{first.name},{second.name},{third.name}"
+    old = {"index": 5000, "committed": True, "voters": [first.name, second.name], "learners": []}
+    told = {"address": first.name, "clusterId": "one", "brokersUrl": everyone, "membership": old}
+    watcher = await Watcher.of(first)
+    service = manage([first])
+    await sees(service, 1)
+    await watcher.becomes(**ACTIVE | told)
+    await until(lambda: list(service._probes) == [first.name, second.name])
+    new = told | {"clusterId": "two", "membership": old | {"index": 12, "voters": [first.name, third.name]}}
+    await watcher.becomes(**JOINING | new)
+    await time_passes(0.2)
+    assert list(service._probes) == [first.name, second.name], "a broker that does not serve may be one of an older cluster"
+    await watcher.becomes(**ACTIVE | new)
+    await until(lambda: list(service._probes) == [first.name, third.name])
+    await watcher.becomes(**ACTIVE | new | {"membership": old | {"index": 11}})
+    await time_passes(0.2)
+    assert list(service._probes) == [first.name, third.name], "an older membership is none any more"
+    await watcher.close()
+
+
+@pytest_twisted.ensureDeferred
 async def test_in_a_pause_the_daemon_watches_and_acts_when_it_ends(peers: Any, manage: Any) -> None:
     """Breaks when a pause holds back only the daemon that was told of it, or holds for good."""
     broker = peers(ha=JOINING | {"settings": {"pause": {"since": "then"}}, "appliedIndex": 5})

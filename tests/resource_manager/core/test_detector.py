@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,6 +63,13 @@ def of(cluster: str, *voters: str, index: int = 1) -> View:
     """A view of a member of this cluster, which has these voters."""
     members = Members(index, tuple(f"{voter}:1" for voter in voters)) if voters else None
     return View("ready", 3, 3, 70, "", cluster_id=cluster, members=members)
+
+
+def test_a_cluster_is_served_by_a_primary_of_its_own() -> None:
+    """Breaks when a broker of a cluster that was given up, and does not serve, passes for one that lives."""
+    served, given_up = replace(view("active"), cluster_id="two"), replace(view("joining"), cluster_id="one")
+    sight = seeing(a=served, b=given_up).sight(10.1)
+    assert (sight.is_served("two"), sight.is_served("one")) == (True, False)
 
 
 @pytest.mark.parametrize(
