@@ -106,6 +106,12 @@ class Candidacy:
         if not member.blank or member.cluster_id:
             named = f" of cluster {member.cluster_id}" if member.cluster_id else ""
             return f"the store of {member.me} is not new: it holds data{named}; use `qpid-ha promote`"
+        if member.claimed_id:
+            # A new cluster would get this id, too, and a broker that has more of the old one would lose that to it.
+            return (
+                f"the store of {member.me} is not new: it holds the beginning of cluster {member.claimed_id}; use `qpid-ha "
+                f"promote`, or, to give that cluster up, start {member.me} with an empty --data-dir"
+            )
         return self.unfit
 
     def take_over(self, now: float, request_id: str, cluster_id: str) -> None:

@@ -307,6 +307,41 @@ class TestABeginningByForce:
         force(cluster, "a")
         assert last_promotion(cluster, "a").reason == "the store of a is not new: it holds data; use `qpid-ha promote`"
 
+    def test_a_store_that_does_not_know_whether_its_first_batch_was_committed_is_none_either(self) -> None:
+        """Breaks when the new cluster gets the id that this batch names: the first primary would follow it, and lose what it
+        has accepted.
+        """
+        cluster = Cluster("a", "b", "c")
+        cluster.promote("a", settle=False)
+        while cluster.states()["a"] != "recovering":
+            cluster.deliver()
+        cluster.disconnect("a", "c")
+        while cluster.states()["a"] != "active":
+            if cluster.wires:
+                cluster.deliver()
+            else:
+                cluster["a"].sync()
+                cluster["b"].sync()
+        cluster.crash("b")
+        cluster.connect("a", "c")
+        cluster.settle()
+        cluster.propose("a", 9)
+        cluster.crash("a")
+        cluster.wipe("c")
+        cluster["b"].start()
+        cluster.connect("b", "c")
+        assert (cluster["b"].disk.blank, cluster["b"].disk.cluster_id) == (True, "")
+        force(cluster, "b")
+        assert last_promotion(cluster, "b").reason == (
+            "the store of b is not new: it holds the beginning of cluster an-id; use `qpid-ha promote`, or, to give that "
+            "cluster up, start b with an empty --data-dir"
+        )
+        cluster.restart("a")
+        cluster.promote("a")
+        assert last_promotion(cluster, "a").won
+        cluster.pass_time(0.3)
+        assert cluster["b"].applied == 11
+
     def test_it_replaces_a_promotion_that_waits_in_vain(self) -> None:
         """The resource manager asks again and again; an operator need not find the gap."""
         cluster = robbed("a", "b")
