@@ -497,6 +497,7 @@ class ClusterMember:
             "disk": "; ".join(ledger.storage_text for ledger in self._broker.ledgers.values() if ledger.storage_text),
             "primary": status.primary,
             "blank": self.log.replica.blank,
+            "electable": not self.log.replica.unfit,
             "reason": self._why_no_primary(),
             "copies": copies(status),
             "notice": notice(status),

@@ -57,14 +57,15 @@ class Candidacy:
     def unfit(self) -> str:
         """Why this member must not be a candidate, or "".
 
-        A member that is being removed may be one: until its removal is committed, perhaps no other member has a log
-        that is new enough (dissertation §4.2.2).
+        A member that is being removed, or becomes a learner, may be one: until that is committed, perhaps no other member
+        has a log that is new enough (dissertation §4.2.2).
         """
         member = self._member
         if member.settings.witness:
             return f"{member.me} {NO_CANDIDATE}"
         role = member.log.members.role(member.me)
-        if role == "learner" or (not role and member.log.members_index <= member.commit_index):
+        learns = role == "learner" and member.log.members_at(member.commit_index).role(member.me) != "voter"
+        if learns or (not role and member.log.members_index <= member.commit_index):
             return f"{member.me} is not a voting member of the cluster ({', '.join(member.log.members.voters)})"
         return member.halted or unfitness(member.position, member.floor)
 

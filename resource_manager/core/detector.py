@@ -56,6 +56,7 @@ class View:
     primary: str
     """The member name of the primary that it follows; "" if it knows none."""
     learner: bool = False
+    """Whether it is a learner, and does not say that it can be elected all the same (its vote is taken, not yet for good)."""
     blank: bool = False
     """Whether its store has never caught up with a primary."""
     cluster_id: str = ""
@@ -91,7 +92,7 @@ class View:
             last_epoch,
             last_index,
             str(item.get("primary") or ""),
-            roles.get(member) == "learner",
+            roles.get(member) == "learner" and item.get("electable") is not True,
             item.get("blank") is True,
             str(item.get("clusterId") or ""),
             Members.of(item) if item.get("address") == member else None,

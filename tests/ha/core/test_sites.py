@@ -63,6 +63,44 @@ def test_sites_change_places_one_step_at_a_time_and_nothing_is_lost() -> None:
     assert cluster.states()["x"] == "active"
 
 
+def lowered_at_the_end(*voters: str) -> Cluster:
+    """The last of these becomes a learner. Only it has the batch that says so on its disk when the primary a fails."""
+    cluster, last = led(*voters), voters[-1]
+    cluster.call("a", lambda replica: replica.change_member(cluster.now, last, "", change=Change.LOWER), settle=False)
+    cluster.wires = [wire for wire in cluster.wires if wire[1] == last]
+    cluster.deliver()
+    cluster[last].sync()
+    cluster.crash("a")
+    assert last in cluster[last].live.members.learners
+    return cluster
+
+
+def test_a_broker_that_became_a_learner_in_a_batch_that_only_it_has_may_still_be_elected() -> None:
+    """It leads until the batch is committed. Breaks when nobody can be elected: it refuses the others, whose logs are older."""
+    cluster = lowered_at_the_end("a", "b", "c", "d")
+    cluster.promote("b")
+    cluster.pass_time(3.0)
+    assert "d refused: its log is newer" in cluster["b"].ends(PromotionEnded)[-1].reason
+    cluster.promote("d")
+    assert cluster["d"].ends(PromotionEnded)[-1] == PromotionEnded("promote d", False, "d is a learner now")
+    assert cluster["d"].ends(TermEnded)[-1] == TermEnded("d is a learner now", planned=True)
+    cluster.pass_time(3.0)
+    assert cluster["d"].live.unfit == "d is not a voting member of the cluster (a, b, c)"
+    cluster.promote("c")
+    assert cluster["c"].ends(PromotionEnded)[-1].won
+    assert cluster.states()["c"] == "active"
+
+
+def test_a_promotion_that_insists_goes_by_way_of_a_broker_that_became_a_learner() -> None:
+    """Of two brokers: both come back, and nothing is lost."""
+    cluster = lowered_at_the_end("a", "b")
+    cluster.restart("a")
+    cluster.call("a", lambda replica: replica.promote(cluster.now, "promote a", insist=True))
+    cluster.pass_time(5.0)
+    assert cluster["a"].ends(PromotionEnded)[-1].won
+    assert cluster["a"].live.members == Membership.of("a", "b", "an-id", standby="b")
+
+
 def test_a_primary_that_becomes_a_learner_steps_down_when_that_is_committed() -> None:
     cluster = led("a", "b", "c")
     assert ask(cluster, "a", "a", Change.LOWER).done

@@ -114,6 +114,15 @@ def test_a_learner_is_known_by_its_own_entry_among_the_members() -> None:
     assert not View.of(ITEM | {"members": members}, "c:1").learner
 
 
+def test_a_learner_that_can_be_elected_still_counts_and_may_be_asked() -> None:
+    """The batch that takes its vote is not committed, and perhaps only its log has it. Breaks when the only one that could win
+    is never asked.
+    """
+    item = ITEM | {"members": [{"address": "b:1", "role": "learner"}]}
+    views = {"a": view(), "b": View.of(item | {"electable": True}, "b:1"), "c": View.of(item | {"electable": False}, "b:1")}
+    assert [seen.name for seen in seeing(**views).sight(10.0).electors("").brokers] == ["a:1", "b:1"]
+
+
 def test_a_witness_says_that_it_is_one_and_votes() -> None:
     assert (View.of(ITEM | {"witness": True}, "b:1").witness, View.of(ITEM, "b:1").witness) == (True, False)
     witness = View("ready", 3, 3, 70, "", witness=True)
