@@ -1,4 +1,4 @@
-"""Ranges of numbers, and sizes, on command lines."""
+"""Ranges of numbers on command lines. qpid-lag is started with it where only Spark is installed: it imports click alone."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from math import isfinite
 from typing import Any
 
 import click
-
-from broker.options import size
 
 
 class FloatRange(click.FloatRange):
@@ -19,16 +17,3 @@ class FloatRange(click.FloatRange):
         if not isfinite(found):
             self.fail(f"{value!r} is not a number.", param, ctx)
         return found
-
-
-class Bytes(click.IntRange):
-    """A number of bytes, read as those of a daemon's options (`broker.options.size`), up to the largest that AMQP can carry."""
-
-    _read = staticmethod(size(0, (1 << 63) - 1))
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Click's."""
-        try:
-            return self._read(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)

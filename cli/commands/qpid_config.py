@@ -23,7 +23,7 @@ from broker.core.sasl import NOBODY
 from broker.options import nearest
 from cli import endings, options
 from cli.output import Column, show_json, show_table, text, warn
-from cli.ranges import Bytes
+from cli.sizes import Bytes
 
 NAME = "qpid-config"
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
