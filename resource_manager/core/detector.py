@@ -212,9 +212,12 @@ class Sight:
     def electors(self, cluster: str) -> Sight:
         """The brokers whose votes count in an election of this cluster, as far as is known: no learners, and no members
         of other clusters. While no reachable broker reports its cluster (""), those of any cluster: then this daemon is
-        disconnected, and they still exist.
+        disconnected, and they still exist. Whether an unreachable broker is a learner is what the reachable ones say.
         """
-        return Sight(tuple(seen for seen in self.brokers if seen.view is None or _elects(seen.view, cluster)))
+        members = self.newest_members(cluster)
+        learners = () if members is None else members.learners
+        known = (seen for seen in self.brokers if seen.reach is Reach.REACHABLE or seen.name not in learners)
+        return Sight(tuple(seen for seen in known if seen.view is None or _elects(seen.view, cluster)))
 
     def seen(self, name: str) -> Seen | None:
         """The broker of that name, if it is watched."""

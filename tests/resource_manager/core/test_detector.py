@@ -101,6 +101,21 @@ def test_learners_and_removed_brokers_elect_nobody() -> None:
     assert [seen.name for seen in sight.electors("").brokers] == ["a:1", "b:1"]
 
 
+def test_a_learner_that_has_never_answered_elects_nobody_if_a_voter_names_it() -> None:
+    """Breaks when a site that follows is away when the daemon starts: its brokers would count for the majority, and nobody
+    would be promoted."""
+    members = Members(9, ("a:1", "b:1", "c:1"), ("d:1", "e:1", "f:1"))
+    told = replace(view(), members=members, cluster_id="one")
+    detector = Detector([f"{name}:1" for name in "abcdef"], detection_s=1.0)
+    for name in ("a:1", "b:1"):
+        detector.connected(name, 10.0)
+        detector.answered(name, told, 10.0)
+    electors = detector.sight(10.0).electors("one")
+    assert [seen.name for seen in electors.brokers] == ["a:1", "b:1", "c:1"]
+    assert electors.majority == 2
+    assert len(detector.sight(10.0).electors("").brokers) == 6, "nobody of this cluster names any"
+
+
 def test_who_is_watched_changes_and_what_is_known_of_the_others_stays() -> None:
     detector = seeing(a=view(), b=view())
     detector.watch(["b:1", "c:1"])
