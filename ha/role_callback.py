@@ -22,6 +22,8 @@ from twisted.python.failure import Failure
 
 _log = Logger(namespace="ha")
 _MAX_OUTPUT = 4096
+_OUTPUT_S = 1.0
+"""For so long, output may come after the end of the program."""
 ROLES = {"active": "primary", "recovering": "backup", "catchup": "backup", "ready": "backup", "joining": "joining"}
 
 
@@ -74,7 +76,7 @@ class _Call(ProcessProtocol):
         self._owner = owner
         self._words = words
         self._said = b""
-        self._late = False
+        self._late = self._has_exited = False
         self.process: Any = None
         self.timer: Any = None
 
@@ -90,13 +92,20 @@ class _Call(ProcessProtocol):
     errReceived = outReceived
 
     def too_late(self, timeout_s: float) -> None:
-        """The program has used up its time: kill it."""
-        self._late = True
-        _log.error("{program} has not ended within {s:g} s, and is killed", program=self._words[0], s=timeout_s)
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(self.process.pid, signal.SIGKILL)
+        """The program has used up its time: kill it. If it has ended, its output stays open for too long: close that."""
+        if not self._has_exited:
+            self._late = True
+            _log.error("{program} has not ended within {s:g} s, and is killed", program=self._words[0], s=timeout_s)
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self.process.pid, signal.SIGKILL)
         for fd in (1, 2):  # its child processes may keep these open
             self.process.closeChildFD(fd)
+
+    def processExited(self, reason: Failure) -> None:
+        """It has ended. What it has started may keep its output open; nobody waits for that."""
+        self._has_exited = True
+        if self.timer is not None and self.timer.active():
+            self.timer.reset(_OUTPUT_S)
 
     def processEnded(self, reason: Failure) -> None:
         """It has ended, well or not."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,22 @@ async def test_a_program_that_hangs_is_killed_and_the_next_role_is_told(tmp_path
     await until(lambda: told(tmp_path) == ["primary", "joining"])
     await until(lambda: callback._running is None)
     assert f"{program} has not ended within 0.3 s, and is killed" in log
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_a_program_leaves_in_the_background_does_not_hold_up_the_next_role(tmp_path: Path, log: list[str]) -> None:
+    """Breaks when the end of the program counts only once its output is closed, which its child keeps open."""
+    program = script(
+        tmp_path, f'echo "$1" >> {tmp_path}/told; if [ "$1" = primary ]; then sleep 60 & echo $! > {tmp_path}/pid; fi'
+    )
+    callback = RoleCallback(reactor, [program], 30.0, "a:1")
+    callback.changed("active", 1, "a:1")
+    await until(lambda: told(tmp_path) == ["primary"])
+    callback.changed("joining", 2, "")
+    await until(lambda: told(tmp_path) == ["primary", "joining"])
+    await until(lambda: callback._running is None)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert not [line for line in log if "killed" in line or "ended with" in line]
 
 
 @pytest_twisted.ensureDeferred
