@@ -66,6 +66,7 @@ def test_the_controller_takes_its_options_sees_the_brokers_set_and_has_what_its_
     [container] = pod["containers"]
     assert pod["serviceAccountName"] == of["ServiceAccount"]["metadata"]["name"] == of["RoleBinding"]["subjects"][0]["name"]
     assert of["RoleBinding"]["roleRef"]["name"] == of["Role"]["metadata"]["name"]
+    assert of["RoleBinding"]["subjects"][0]["namespace"] == "default", "else a second namespace would name an account of its own"
     [lease] = [rule for rule in of["Role"]["rules"] if "resourceNames" in rule]
     assert lease["resourceNames"] == [LEASE_NAME]
     assert pod["enableServiceLinks"] is False
