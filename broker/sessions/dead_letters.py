@@ -100,6 +100,15 @@ class DeadLetters:
         self.waiting.update(dict.fromkeys(sequences, reason))
         self._origin.dispatch_soon()
 
+    def recall(self, reason: str, stays: Callable[[int], bool]) -> list[int]:
+        """The messages that were to leave for this reason, have not left, and are to stay: they are forgotten here."""
+        found = [each for some in (self.waiting, self._later) for each, why in some.items() if why == reason and stays(each)]
+        for each in found:
+            self.waiting.pop(each, None)
+            self._later.pop(each, None)
+            self._heads.pop(each, None)
+        return found
+
     def __contains__(self, sequence: int) -> bool:
         """Whether this message is on its way out."""
         return sequence in self.waiting or sequence in self._later

@@ -93,13 +93,14 @@ class LedgerOwner(Protocol):
 class _Waits:
     """The waits that end when one batch is committed. Deliveries are stored as runs: link -> (first id, count) of each."""
 
-    __slots__ = ("accepts", "answers", "calls", "commands", "held", "nbytes", "proposed_s", "settles")
+    __slots__ = ("accepts", "answers", "calls", "commands", "held", "nbytes", "proposed_s", "returns", "settles")
 
     def __init__(self) -> None:
         self.accepts: dict[Receiver, list[tuple[int, int]]] = {}
         self.settles: dict[Sender, list[tuple[int, int]]] = {}
         self.answers: list[Callable[[str], None]] = []
         self.calls: list[Callable[[], None]] = []
+        self.returns: list[Callable[[], None]] = []
         self.commands: list[Command] = []
         """The changes in the batch that somebody has asked for."""
         self.held: list[tuple[int, Sequence[int]]] = []
@@ -422,6 +423,11 @@ class Ledger:
         self._waits.calls.append(call)
         self._arm()
 
+    def when_applied(self, call: Callable[[], None]) -> None:
+        """As `when_committed`, but call before anything else acts on the new state."""
+        self._waits.returns.append(call)
+        self._arm()
+
     @contextmanager
     def one_batch(self, nbytes: int) -> Iterator[None]:
         """Everything that is put within this context, messages of `nbytes` bytes, goes into one batch, whatever its size."""
@@ -535,6 +541,7 @@ class Ledger:
         """End the waits of applied batches. `reasons` has, by index, the result of each change in a batch."""
         answered: list[tuple[Callable[[str], None], str]] = []
         calls: list[Callable[[], None]] = []
+        returns: list[Callable[[], None]] = []
         while self._proposed and self._proposed[0][0] <= self.state.index:
             index, waits = self._proposed.popleft()
             self._inflow.gone(waits.nbytes)
@@ -555,6 +562,9 @@ class Ledger:
             if waits.answers:
                 answered += zip(waits.answers, reasons[index], strict=True)
             calls += waits.calls
+            returns += waits.returns
+        for call in returns:
+            call()
         if answered or calls:
             self._clock.callLater(0, self._answer, answered, calls)
 

@@ -335,8 +335,7 @@ class QueueTerminus:
             else:
                 self._let_die(sequences)
         elif outcome & FAILED:
-            self.undo(sequences, count=True)
-            self._let_wait(notes)  # the consumer's own delay has precedence over that of the queue
+            self.undo(sequences, count=True, notes=notes)
         elif self._let_wait(notes):
             self._when_committed(sequences, self.failed)
         elif noted:
@@ -345,8 +344,9 @@ class QueueTerminus:
             self.give_back(sequences)
 
     def _when_committed(self, sequences: list[int], then: Callable[[list[int]], None]) -> None:
-        """Let these acquired messages return by `then` when everything that was put so far is committed. Until then, nothing that
-        must come after them is given out."""
+        """Let these acquired messages return by `then` when everything that was put so far is committed, in the same step: no
+        other code sees them with their new counts and times, but still acquired. Until then, nothing that must come after them
+        is given out."""
         if self.node.messages is not None:
             self.node.messages.order.will_return(sequences)
         one = object()
@@ -357,7 +357,7 @@ class QueueTerminus:
                 self.returning.remove(one)
                 then(sequences)
 
-        self.ledger.when_committed(committed)
+        self.ledger.when_applied(committed)
 
     def _note(self, notes: Mapping[int, bytes]) -> bool:
         """Propose the annotations of a consumer, as far as there is room for them. Returns whether there were any."""
@@ -387,8 +387,9 @@ class QueueTerminus:
         if self.node.messages is not None:
             self.letters.add(sequences, letters.REJECTED)
 
-    def undo(self, sequences: list[int], *, count: bool) -> None:
-        """These acquired messages are available again; `count`: when their delivery counts have been raised by one."""
+    def undo(self, sequences: list[int], *, count: bool, notes: Mapping[int, bytes] = NO_NOTES) -> None:
+        """These acquired messages are available again; `count`: when their delivery counts have been raised by one. `notes`: the
+        annotations of their consumer."""
         messages, ledger = self.node.messages, self.ledger
         if not count or messages is None or not ledger.serving:
             self.give_back(sequences)
@@ -399,6 +400,7 @@ class QueueTerminus:
             failures = messages.order.lane_of(sequence).delivery_count(sequence) + 1
             if retry_ms and not 0 < limit <= failures:
                 ledger.let_wait(messages.number, sequence, min(retry_ms * failures, most_ms))
+        self._let_wait(notes)  # the consumer's own delay has precedence over that of the queue
         self._when_committed(sequences, self.failed)  # the next consumer must get the message with the increased count
 
     def failed(self, sequences: list[int]) -> None:
@@ -423,11 +425,16 @@ class QueueTerminus:
         self.limited()
 
     def limited(self) -> None:
-        """Remove the messages that have failed too often for the limit, which may be a new one. What a consumer has stays, and
-        leaves when it has come back and is about to be delivered."""
+        """Remove the messages that have failed too often for the limit, which may be a new one, and keep those that were to leave
+        and have not. What a consumer has stays, and leaves when it has come back and is about to be delivered."""
         messages, limit = self.node.messages, self.node.delivery_limit
-        if limit and messages is not None and messages.order.has_counts:
-            order, delays = messages.order, messages.delays
+        if messages is None:
+            return
+        order, delays = messages.order, messages.delays
+        stay = self.letters.recall(letters.DELIVERY_LIMIT, lambda each: not 0 < limit <= order.lane_of(each).delivery_count(each))
+        if stay:
+            self.give_back([each for each in stay if delays is None or not delays.is_waiting(each)])
+        if limit and order.has_counts:
             over = sorted(each for lane in order.lanes for each, count in lane.delivery_counts().items() if count >= limit)
             free = [each for each in over if not order.is_acquired(each) or (delays is not None and delays.is_waiting(each))]
             self.letters.add([each for each in free if each not in self.letters], letters.DELIVERY_LIMIT)

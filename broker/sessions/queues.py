@@ -140,7 +140,7 @@ class Queues:
         for change, reason in changes:
             if isinstance(change, QueueAltered) and not reason and self.logs.serving:
                 node = self.logs.nodes.queue_by_uuid(change.queue.uuid)
-                if node is not None and node.delivery_limit and self.logs.ledger_of(node).serving:
+                if node is not None and self.logs.ledger_of(node).serving:
                     self.at(node).limited()
 
     def hold(self) -> None:

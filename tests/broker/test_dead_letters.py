@@ -334,3 +334,61 @@ def test_a_dead_letter_of_a_limit_that_is_set_later_is_sent_once(takes: bool) ->
         b.lead.commit()
         b.settle()
         assert (b.depth("q"), b.depth("dead"), figures(b)) == (0, int(takes), (0, 1, 0, int(not takes)))
+
+
+def update(b: Bench, limit: int | None) -> None:
+    """Ask for another limit, without waiting for the answer."""
+    admin = b.client({"qpid.ha-admin": True})
+    message: Any = proton.Message(body={"arguments": {"x-delivery-limit": limit}}, reply_to="nobody")
+    message.id, message.properties = 1, {"operation": "UPDATE", "type": "queue", "name": "q"}
+    admin.send_encoded(admin.sender("$management"), bytes(message.encode()))
+
+
+def test_a_failure_and_a_lower_limit_in_one_commit_send_one_dead_letter() -> None:
+    """Breaks when a message that is about to wait for its redelivery is seen, in between, as one that nobody holds."""
+    with bench() as b:
+        letters_of(b, arguments={"x-delayed-retry-min": 60_000})
+        client = b.client()
+        client.send(client.sender("q"), "often")
+        client.auto_accept = False
+        b.lead.automatic = False
+        fail(client, client.receiver("q", credit=0), 1, failed=True)
+        update(b, 1)
+        b.lead.commit()
+        b.settle()
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        assert (b.depth("q"), b.depth("dead"), figures(b)) == (0, 1, (0, 1, 0, 0))
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+def test_a_limit_that_is_raised_or_removed_keeps_the_messages_that_have_not_left(limit: int | None) -> None:
+    """Breaks when what was to leave by the former limit leaves later, although consumers get it meanwhile."""
+    some = limits.MAX_TURN_LETTERS + 10
+    with bench() as b:
+        letters_of(b)
+        client = b.client()
+        sender = client.sender("q")
+        for each in range(some):
+            client.send(sender, each)
+        client.auto_accept = False
+        receiver = client.receiver("q", credit=0)
+        receiver.flow(some)
+        b.settle()
+        for delivery, _ in client.received[receiver.name]:
+            client.give(delivery, proton.Delivery.MODIFIED, failed=True)
+        b.settle()
+        b.lead.automatic = False
+        update(b, 1)
+        update(b, limit)
+        assert len(b.lead.waiting) == 2
+        b.lead.commit(1)
+        b.lead.commit(1)
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        assert (b.depth("q"), b.depth("dead")) == (10, limits.MAX_TURN_LETTERS)
+        other = client.receiver("q")
+        b.settle()
+        assert client.bodies(other) == list(range(limits.MAX_TURN_LETTERS, some))

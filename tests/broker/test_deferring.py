@@ -8,6 +8,7 @@ from typing import Any
 import proton
 import pytest
 
+from broker.core import limits
 from broker.core.nodes import CLUSTER
 from tests.broker.clients import ADMIN, Bench, Client, bench
 from tests.broker.test_acl import rules
@@ -87,6 +88,26 @@ def test_the_consumer_s_time_counts_before_what_the_queue_says_of_failures() -> 
         assert client.bodies(link) == ["a"]
         b.pass_time(6.0)
         assert client.bodies(link) == ["a", "a"]
+
+
+def test_times_that_consumers_ask_for_in_several_batches_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when messages return as soon as the first batch is committed, before the times of some of them."""
+    monkeypatch.setattr(limits, "BATCH_TARGET_BYTES", 1)
+    with bench() as b:
+        client = filled(b, "a", "b", "c")
+        link = client.receiver("q", credit=3)
+        b.lead.automatic = False
+        for delivery, _ in client.received[link.name]:
+            delivery.local.annotations, delivery.local.failed = {DELAY: 60_000}, True
+            delivery.update(proton.Delivery.MODIFIED)
+            delivery.settle()
+        b.settle()
+        other = client.receiver("q", credit=3)
+        while b.lead.waiting:
+            b.lead.commit(1)
+            b.settle()
+        assert client.bodies(other) == []
+        assert states(b) == [(each, "delayed", 1) for each in "abc"]
 
 
 def test_what_is_deferred_comes_when_somebody_asks_for_its_sequence_and_not_before() -> None:
