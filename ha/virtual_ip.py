@@ -1,11 +1,12 @@
 """Virtual IP addresses that follow the primary: clients use them, and the broker that serves holds them.
 
 Life of an address here: when this broker has become active, and at every `tick` while it is, it asks the kernel to assign the
-address to its device for `LIFETIME_S`, and announces it to the network several times. Before this broker stops being the
-primary, `leave` ends the TCP connections to the address and removes it: before another broker may take over, at the beginning
-of the end of a term that was lost, and when the process stops. If the process is killed or stands still, the kernel removes
-the address when its lifetime is over. Until then two hosts have the address; the announcements of the new primary continue
-for longer than that.
+address to its device for `LIFETIME_S`, and announces it to the network several times, and then each `AGAIN_S`. Before this
+broker stops being the primary, `leave` ends the TCP connections to the address and removes it: before another broker may take
+over, at the beginning of the end of a term that was lost, and when the process stops. If the process is killed or stands
+still, the kernel removes the address when its lifetime is over. Until then two hosts have the address; the announcements of
+the new primary continue for longer than that. A process that stood still takes the address again only at its second `tick`:
+in between it hears of a broker that has become the primary meanwhile.
 
 The kernel is called directly, over netlink and packet sockets, and answers at once: an address is removed when `leave`
 returns. This needs CAP_NET_ADMIN and CAP_NET_RAW; `check` tests for them before this broker joins its cluster.
@@ -22,6 +23,7 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from ipaddress import IPv6Address, ip_address
+from math import inf
 from typing import Any, Protocol
 
 from twisted.logger import Logger
@@ -36,6 +38,8 @@ RENEW_S = 1.0
 ANNOUNCED_S = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 """When an address is announced, in seconds after it was taken. RFC 5227 §2.3 requires two announcements, because one may be
 lost."""
+AGAIN_S = 10.0
+"""Then it is announced at this interval, in case that another host has announced it meanwhile."""
 _ANSWER_S = 1.0
 _ETHERNET = 1
 """ARPHRD_ETHER (netdevice(7))."""
@@ -181,18 +185,23 @@ class _Holding:
 
     def tick(self, now_s: float) -> None:
         """This broker is to hold it: request it, renew it, announce it."""
+        if self.wanted and self._since_s is not None and now_s - self._asked_s >= LIFETIME_S:
+            self._since_s, self._asked_s = None, -inf  # this process stood still: see the module
+            return
         if not self.wanted or now_s - self._asked_s >= RENEW_S:
-            over = now_s - self._asked_s >= LIFETIME_S
-            self.wanted, self._asked_s = True, now_s
-            if not self._done("had here", self._grant):
-                self._since_s = None
-            elif self._since_s is None or over:
-                self._since_s, self._announced = now_s, 0
-                _log.info("clients reach this broker at {address}", address=self.address)
+            self._take(now_s)
         since_s, count = self._since_s, self._announced
-        if since_s is not None and count < len(ANNOUNCED_S) and now_s - since_s >= ANNOUNCED_S[count]:
+        if since_s is not None and now_s - since_s >= _announced_s(count):
             self._announced += 1
             self._done("announced", self._kernel.announce)
+
+    def _take(self, now_s: float) -> None:
+        self.wanted, self._asked_s = True, now_s
+        if not self._done("had here", self._grant):
+            self._since_s = None
+        elif self._since_s is None:
+            self._since_s, self._announced = now_s, 0
+            _log.info("clients reach this broker at {address}", address=self.address)
 
     def leave(self) -> None:
         """This broker is no longer to hold it: remove it."""
@@ -215,6 +224,12 @@ class _Holding:
             return False
         self._complaint = ""
         return True
+
+
+def _announced_s(count: int) -> float:
+    """When an address is announced after so many announcements, in seconds after it was taken."""
+    last = len(ANNOUNCED_S) - 1
+    return ANNOUNCED_S[count] if count <= last else ANNOUNCED_S[last] + AGAIN_S * (count - last)
 
 
 def _host_of(transport: Any) -> Any:
