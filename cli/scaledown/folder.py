@@ -21,14 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import ensureDeferred, gatherResults
-
 from broker.disk.durable import remove_durably
 from broker.disk.files import REAL_DISK
 from cli import endings
 from cli.drain.orphan import MARK
 from cli.options import Target
-from cli.scaledown.place import Site, Tell, Tries, Unseen, Work, address_of, leaves
+from cli.scaledown.place import Site, Tell, Tries, Unseen, Work, address_of, which_leave
 from cli.scaledown.steps import Do, Store
 
 LOCK = ".qpid-scaledown"
@@ -114,17 +112,26 @@ class Folder:
 
     async def look(self) -> list[Site]:
         """Read the stores of the folder."""
+        wanted = self._wanted()
         try:
-            wanted = range(self._count())
             self._list()
-        except (OSError, ValueError) as error:
-            raise Unseen(f"what is wanted cannot be seen: {error}") from None
+        except OSError as error:
+            raise Unseen(f"the stores cannot be seen: {error}") from None
         asked = [ordinal for ordinal, known in self._known.items() if ordinal in wanted and known.work is None]
-        answers = await gatherResults([self._leaves(ordinal) for ordinal in asked])
+        addresses = [address_of(self._settings.brokers, ordinal) for ordinal in asked]
+        answers = await which_leave(self._reactor, self._settings.target_of, addresses)
         self.seen_s = self._reactor.seconds()
         leave = dict(zip(asked, answers, strict=True))
-        # Brokers may take seconds to answer, and a drain may have ended meanwhile: use the state of now.
+        # Brokers may take seconds to answer. Meanwhile a drain may have ended, or others may be wanted: use the state of now.
+        wanted = self._wanted()
         return [Site("", wanted, tuple(self._store(ordinal, leave.get(ordinal, False)) for ordinal in self._known))]
+
+    def _wanted(self) -> range:
+        """The wanted ordinals. Unseen."""
+        try:
+            return range(self._count())
+        except (OSError, ValueError) as error:
+            raise Unseen(f"what is wanted cannot be seen: {error}") from None
 
     def _count(self) -> int:
         """The wanted number. OSError, ValueError."""
@@ -154,10 +161,6 @@ class Folder:
             del self._known[ordinal]
         for ordinal, path in found.items():
             self._known.setdefault(ordinal, _Known(path, Tries(self._once)))
-
-    def _leaves(self, ordinal: int) -> Any:
-        target = self._settings.target_of(address_of(self._settings.brokers, ordinal))
-        return ensureDeferred(leaves(self._reactor, target))
 
     def _store(self, ordinal: int, leaving: bool) -> Store:
         known = self._known[ordinal]

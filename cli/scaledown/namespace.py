@@ -22,7 +22,7 @@ from twisted.internet.task import deferLater
 from cli.options import Target
 from cli.scaledown import claims, drainer
 from cli.scaledown.claims import Brokers, Claim, Write
-from cli.scaledown.place import Site, Tell, Tries, Unseen, Work, address_of, leaves
+from cli.scaledown.place import Site, Tell, Tries, Unseen, Work, address_of, which_leave
 from cli.scaledown.steps import Do, Store
 from resource_manager.net.kubernetes import CLAIM, CONFLICT, NOT_FOUND, POD, STATEFUL_SET, KubernetesClient, Thing
 from resource_manager.net.lease import Lease
@@ -226,15 +226,16 @@ class Namespace:
 
     async def _site(self, brokers: Brokers, found: dict[int, Claim]) -> Site:
         ordinals = sorted(found)
-        leave = await gatherResults([ensureDeferred(self._leaves(brokers, found[ordinal])) for ordinal in ordinals])
-        stores = [self._store(brokers, found[ordinal], leaving) for ordinal, leaving in zip(ordinals, leave, strict=True)]
+        asked = [ordinal for ordinal in ordinals if self._may_leave(brokers, found[ordinal])]
+        addresses = [self._address(brokers, ordinal) for ordinal in asked]
+        leave = dict(zip(asked, await which_leave(self._reactor, self._settings.target_of, addresses), strict=True))
+        stores = [self._store(brokers, found[ordinal], leave.get(ordinal, False)) for ordinal in ordinals]
         return Site(brokers.name, brokers.wanted, tuple(stores))
 
-    async def _leaves(self, brokers: Brokers, claim: Claim) -> bool:
+    def _may_leave(self, brokers: Brokers, claim: Claim) -> bool:
+        """Whether its broker is to be asked if it leaves, so that its drain can be cancelled."""
         at_work = self._known[claim.name].work is not None
-        if claim.ordinal not in brokers.wanted or not claim.broker or at_work or not claims.may_call_off(claim):
-            return False
-        return await leaves(self._reactor, self._settings.target_of(self._address(brokers, claim.ordinal)))
+        return claim.ordinal in brokers.wanted and bool(claim.broker) and not at_work and claims.may_call_off(claim)
 
     def _store(self, brokers: Brokers, claim: Claim, leaving: bool) -> Store:
         known = self._known[claim.name]

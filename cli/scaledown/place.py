@@ -15,10 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from twisted.internet.defer import FirstError, ensureDeferred, gatherResults
 from twisted.internet.error import ProcessDone
 from twisted.internet.protocol import ProcessProtocol
 
 from broker.client import ClientError
+from broker.options import SettingsError
 from cli.options import Target
 from cli.scaledown.steps import Do, Store
 
@@ -87,8 +89,28 @@ def address_of(brokers: str, ordinal: int, **names: str) -> str:
     return _PLACE.sub(lambda found: str(int(found["base"] or 0) + ordinal), brokers)
 
 
-async def leaves(reactor: Any, target: Target) -> bool:
-    """Whether this broker answers, and leaves."""
+async def which_leave(reactor: Any, target_of: Callable[[str], Target], addresses: Sequence[str]) -> list[bool]:
+    """Whether the broker at each address answers, and leaves. Unseen: one cannot be asked, because of our own files or of
+    its answer."""
+    try:
+        return await gatherResults(
+            [ensureDeferred(_leaves(reactor, target_of, address)) for address in addresses], consumeErrors=True
+        )
+    except FirstError as error:
+        error.subFailure.raiseException()
+        raise
+
+
+async def _leaves(reactor: Any, target_of: Callable[[str], Target], address: str) -> bool:
+    try:
+        return await _asked(reactor, target_of(address))
+    except SettingsError as error:
+        raise Unseen(f"{address} cannot be asked: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise Unseen(f"{address} gives an answer that is not a broker's: {error!r}") from None
+
+
+async def _asked(reactor: Any, target: Target) -> bool:
     client = None
     try:
         client = await target.connect(reactor)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_twisted
+from twisted.internet import reactor
 from twisted.internet.defer import ensureDeferred
 from twisted.internet.task import Clock
 
+from broker.core import urls
+from broker.options import SettingsError
+from cli.options import Target
 from cli.scaledown.controller import Controller
 from cli.scaledown.folder import Folder, Settings
-from cli.scaledown.place import address_of
+from cli.scaledown.place import Unseen, address_of
 from cli.scaledown.steps import Do, Store, decide, is_done
+from tests.system.harness import free_ports
 
 ORPHANS = [Store(2), Store(3), Store(7)]
 """With gaps between the ordinals."""
@@ -142,3 +149,42 @@ def test_stores_of_several_names_are_told_apart_only_by_name(tmp_path: Path) -> 
     running = ensureDeferred(acting.run()).addErrback(lambda failure: None)
     assert told == [("unseen", {"why": f"{tmp_path} has stores of a, b: choose one with --name"})]
     running.cancel()
+
+
+def _stores(folder: Path, count: int, wanted: str) -> None:
+    for ordinal in range(count):
+        (folder / f"q-{ordinal}").mkdir()
+        (folder / f"q-{ordinal}" / "store.json").touch()
+    (folder / "replicas").write_text(wanted)
+
+
+def seeing(folder: Path, target_of: Callable[[str], Target]) -> Folder:
+    """A folder of one machine, by the real reactor."""
+    settings = Settings(folder, "", folder / "replicas", "127.0.0.1:{ordinal}", ("t:1",), False, target_of)
+    return Folder(reactor, settings, lambda event, facts: None, once=False)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_broker_that_cannot_be_asked_because_of_our_own_files_ends_nothing(tmp_path: Path) -> None:
+    """Breaks when a file with a password that is rewritten just now ends the controller, and all drains with it."""
+    _stores(tmp_path, 2, "2")
+
+    def target_of(address: str) -> Target:
+        raise SettingsError("--password-file is empty")
+
+    with pytest.raises(Unseen, match=r"^127\.0\.0\.1:0 cannot be asked: --password-file is empty$"):
+        await seeing(tmp_path, target_of).look()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_broker_that_is_wanted_since_the_others_were_asked_counts_as_wanted(tmp_path: Path) -> None:
+    """Breaks when the number from before the questions counts: a broker that does not answer takes ten seconds."""
+    _stores(tmp_path, 2, "1")
+    [port] = free_ports(1)
+
+    def target_of(address: str) -> Target:
+        (tmp_path / "replicas").write_text("2")
+        return Target(urls.parse(f"127.0.0.1:{port}"), 1.0, "", admin=True)
+
+    [site] = await seeing(tmp_path, target_of).look()
+    assert (site.wanted, [store.ordinal for store in site.stores]) == (range(2), [0, 1])
