@@ -1,8 +1,8 @@
 """The controller: it reads the stores, the wanted number and the brokers, lets `steps` decide, acts, and reads again.
 
 Life: it waits until it is the controller that acts in its place, a folder or a namespace. From then on it reads the
-state regularly, and at once if the place has news. A failed step is tried again after a time that doubles; if the
-wanted number changes, at once.
+state regularly, and soon if the place has news, but not more often than each `NEWS_S`. A failed step is tried again
+after a time that doubles; if the wanted number changes, at once.
 
 Invariant: it keeps no state that it could not read again, so it may end at any time.
 """
@@ -20,6 +20,8 @@ from cli.scaledown.steps import decide, is_done
 
 STALE_S = 120.0
 """If the last complete reading is older than this, the controller counts as not alive."""
+NEWS_S = 0.2
+"""The shortest time between two readings: every pod of a namespace is news, and each reading asks all wanted brokers."""
 _ONCE_S = 0.1
 
 
@@ -37,7 +39,8 @@ class Controller:
     _wanted: dict[str, range] = field(default_factory=dict)
     _told: str = ""
     """Why it waits or cannot read the state, as last reported."""
-    _pausing: Deferred[None] | None = None
+    _pausing: Any = None
+    """The call that ends the pause; None while it reads or acts."""
     _news: bool = False
     closed: bool = False
     """Whether it ends."""
@@ -72,7 +75,8 @@ class Controller:
     def close(self) -> Any:
         """End the processes that end with it, and release the place for another controller. May return a Deferred."""
         self.closed = True
-        self._has_news()
+        if self._pausing is not None and self._pausing.active():
+            self._pausing.reset(0.0)
         return self.place.close()
 
     async def _look(self) -> list[Site]:
@@ -109,9 +113,9 @@ class Controller:
     def _pause(self) -> Deferred[None]:
         """Wait until the next reading is due, or there is news."""
         done: Deferred[None] = Deferred()
-        delay_s = 0.0 if self._news else _ONCE_S if self.once else self.poll_s
-        timer = self.reactor.callLater(delay_s, done.callback, None)
-        self._news, self._pausing = False, done
+        delay_s = NEWS_S if self._news else _ONCE_S if self.once else self.poll_s
+        timer = self._pausing = self.reactor.callLater(0.0 if self.closed else delay_s, done.callback, None)
+        self._news = False
 
         def ended(result: Any) -> Any:
             self._pausing = None
@@ -124,6 +128,5 @@ class Controller:
     def _has_news(self) -> None:
         if self._pausing is None:
             self._news = True
-        elif not self._pausing.called:
-            pausing, self._pausing = self._pausing, None
-            pausing.callback(None)
+        elif self._pausing.active() and self._pausing.getTime() - self.reactor.seconds() > NEWS_S:
+            self._pausing.reset(NEWS_S)

@@ -125,6 +125,27 @@ def test_a_controller_is_not_alive_when_no_look_has_succeeded_for_two_minutes(tm
     running.cancel()
 
 
+def test_a_hundred_events_in_a_second_are_a_few_readings(tmp_path: Path) -> None:
+    """Breaks when a namespace whose pods come and go keeps the controller reading without a pause."""
+    acting, clock, _ = controller(tmp_path)
+    (tmp_path / "replicas").write_text("1")
+    look, looks = acting.place.look, list[float]()
+
+    async def counted() -> Any:
+        looks.append(clock.seconds())
+        return await look()
+
+    acting.place.look = counted  # type: ignore[method-assign]
+    running = ensureDeferred(acting.run()).addErrback(lambda failure: None)
+    clock.advance(1.0)
+    for _ in range(100):
+        acting.place.on_news()
+        clock.advance(0.01)
+    assert 5 <= len(looks) <= 7
+    assert looks[1] == pytest.approx(1.2), "the first news is not left for the next regular reading"
+    running.cancel()
+
+
 def test_of_two_controllers_one_acts_and_the_other_takes_over_when_it_ends(tmp_path: Path) -> None:
     (tmp_path / "replicas").write_text("1")
     first, _, told_first = controller(tmp_path)
