@@ -461,10 +461,10 @@ class ReplicatedLog:
         return self._in_thread(lambda: read_verified(self.journal, bodies))
 
     def rotten(self, place: int, text: str) -> None:
-        """Bodies are damaged here. In a cluster another broker still has them: this one stops, and gets a snapshot when it
-        starts again. A log of one broker reports it and continues; readers of these bodies get an error.
+        """Bodies are damaged here. If another broker still has them, this one stops, and gets a snapshot when it starts
+        again. A log of one broker reports it and continues; readers of these bodies get an error.
         """
-        if self._tick_s is None:
+        if not self._others_have_it():
             _log.error("{text}; no other broker has it", text=text)
             return
         try:
@@ -473,6 +473,16 @@ class ReplicatedLog:
             text = f"{text}; {error}"
         self.stop()
         self._storage_error(f"{text}; the broker stops, and fetches everything from another one when it is started again", True)
+
+    def _others_have_it(self) -> bool:
+        """Whether another broker has, as far as this one knows, what is committed here: a start with damage begins anew. A
+        primary knows who has acknowledged it; any other member is not the only one that stores it."""
+        if self._tick_s is None:
+            return False
+        status = self.status()
+        if status.state in (State.RECOVERING, State.ACTIVE):
+            return any(each.connected and each.stores and each.match_index >= status.commit_index for each in status.peers)
+        return any(each != self.me for each in (*status.members.stores, *status.members.learners))
 
     def compacted(self, first_index: int) -> None:
         """A checkpoint is written, and the log before this index may be deleted."""

@@ -415,6 +415,24 @@ class TestRot:
         assert bodies(c) == [b"one", b"two"]
         assert c.ledger.resets
 
+    def test_the_only_store_of_a_cluster_is_not_given_up_for_one_damaged_body(self, machine: Machine) -> None:
+        """Breaks when it stops to fetch everything from another broker: at its next start it would delete all messages."""
+        (a,) = machine.cluster("a")
+        machine.write(a, b"one")
+        a.log.rotten(0, "a body is damaged")
+        machine.write(a, b"two")
+        assert (bodies(a), a.ledger.errors) == ([b"one", b"two"], [])
+
+    @pytest.mark.parametrize("damaged", ["a", "b"])
+    def test_a_member_gives_up_its_store_for_a_damaged_body_that_another_one_has(self, machine: Machine, damaged: str) -> None:
+        a, b, _ = machine.cluster("a", "b", "c")
+        machine.write(a, b"one")
+        machine.run_until(lambda: machine.level(a, b))
+        machine.brokers[damaged].log.rotten(0, "a body is damaged")
+        ((text, fatal),) = machine.brokers[damaged].ledger.errors
+        assert fatal
+        assert "fetches everything from another one" in text
+
     @pytest.mark.parametrize("damage", ["rotten", "gone"])
     def test_a_backup_that_needs_a_damaged_checkpoint_gets_a_new_one(self, machine: Machine, damage: str) -> None:
         """Fetched as it is, it would be refused, and asked for again, for ever."""
