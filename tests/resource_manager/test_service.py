@@ -334,8 +334,9 @@ async def test_the_daemon_follows_the_members_of_a_cluster_that_was_begun_anew(p
     await watcher.becomes(**ACTIVE | told)
     await until(lambda: list(service._probes) == [first.name, second.name])
     new = told | {"clusterId": "two", "membership": old | {"index": 12, "voters": [first.name, third.name]}}
-    await watcher.becomes(**JOINING | new)
-    await time_passes(0.2)
+    paused = {"settings": {"pause": {"since": "then"}}, "appliedIndex": 5}  # or the daemon would promote it meanwhile
+    await watcher.becomes(**JOINING | new | paused)
+    await until(lambda: service._watches.startswith("the cluster is paused"))
     assert list(service._probes) == [first.name, second.name], "a broker that does not serve may be one of an older cluster"
     await watcher.becomes(**ACTIVE | new)
     await until(lambda: list(service._probes) == [first.name, third.name])
