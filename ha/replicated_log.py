@@ -465,7 +465,7 @@ class ReplicatedLog:
         again. A log of one broker reports it and continues; readers of these bodies get an error.
         """
         if not self._others_have_it():
-            _log.error("{text}; no other broker has it", text=text)
+            _log.error("{text}; no other broker is known to have it, so this one continues without it", text=text)
             return
         try:
             self.journal.damaged(place, text)

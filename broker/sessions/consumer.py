@@ -37,7 +37,7 @@ from broker.sessions.schedule import Schedule
 
 _REPEATED = frozenset((REJECTED, RELEASED, MODIFIED))
 """Outcomes that are repeated with the settlement, for clients that wait for this."""
-_WENT_BACK = "a message that this connection held went back to its queue, because its time was over"
+_WENT_BACK = "a message that this connection held went back to its queue, because the consumer timeout was over"
 
 
 class Supplier(Protocol):

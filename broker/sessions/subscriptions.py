@@ -48,7 +48,7 @@ def check_binding(exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -
             raise Condition("amqp:invalid-field", text)
         odd = unstorable(value)
         if odd:
-            raise Condition("amqp:invalid-field", f"the filter compares {argument!r} with a value that cannot be: {odd}")
+            raise Condition("amqp:invalid-field", f"the filter compares {argument!r} with a value that is not allowed: {odd}")
 
 
 class Subscriptions:

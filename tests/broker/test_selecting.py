@@ -193,6 +193,18 @@ def cursors(b: Bench) -> list[int]:
     return [place.cursor for scan in terminus.selections._scans.values() for place in scan._places.values()]
 
 
+def search(searcher: Client, condition: str, *, browse: bool) -> Any:
+    """A link of this client that gets what it selects from q; it has no credit yet."""
+    link: Any = searcher.session.receiver("searching")
+    link.source.address = "q"
+    link.source.filter.put_dict(selecting(condition))
+    if browse:
+        link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
+    link.open()
+    searcher.received["searching"] = []
+    return link
+
+
 @pytest.mark.parametrize("browse", [False, True])
 def test_a_search_through_many_messages_takes_its_share_of_each_turn(browse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that did not end before it had found something would hold up everybody."""
@@ -208,13 +220,7 @@ def test_a_search_through_many_messages_takes_its_share_of_each_turn(browse: boo
             client.send_encoded(sender, *(each.encode() for each in messages))
         client.send(sender, "found", properties={"n": last})
         waiting, other = client.receiver("other"), client.sender("other")
-        link: Any = searcher.session.receiver("searching")
-        link.source.address = "q"
-        link.source.filter.put_dict(selecting(f"n = {last}"))
-        if browse:
-            link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
-        link.open()
-        searcher.received["searching"] = []
+        link = search(searcher, f"n = {last}", browse=browse)
         link.drain(10)
         turns = 0
         while not searcher.received["searching"]:
@@ -243,13 +249,7 @@ def test_a_search_with_expensive_patterns_examines_few_messages_in_a_turn(browse
         for _ in range(60):
             client.send(sender, "no", properties={"text": "b" * 1000})
         client.send(sender, "found", properties={"text": "abac"})
-        link: Any = searcher.session.receiver("searching")
-        link.source.address = "q"
-        link.source.filter.put_dict(selecting("text LIKE '%b_c%'"))
-        if browse:
-            link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
-        link.open()
-        searcher.received["searching"] = []
+        link = search(searcher, "text LIKE '%b_c%'", browse=browse)
         link.flow(10)
         turns = 0
         while not searcher.received["searching"]:

@@ -18,7 +18,7 @@ from ha.core.effects import PromotionEnded
 from ha.core.messages import Append, Position, SnapshotChunk, TimeoutNow
 from ha.core.settings import ReplicaSettings
 from tests.broker.disk.logs import FailingSync, FullDisk, GatedDisk
-from tests.ha.log_cluster import QUEUE, Machine, bodies
+from tests.ha.log_cluster import QUEUE, Broker, Machine, bodies
 from tests.ha.test_snapshots import Crowded
 
 LARGE = bytes(70 * 1024)
@@ -351,6 +351,19 @@ class TestBadInput:
         assert not b.ledger.resets
 
 
+def without_c_and_restarted(machine: Machine) -> tuple[Broker, Broker]:
+    """Primary and backup of three, which have written two messages since c was killed, and hold none of them in memory."""
+    a, b, _ = machine.cluster("a", "b", "c")
+    machine.kill("c")
+    machine.write(a, b"one", b"two")
+    machine.kill("a")
+    machine.kill("b")
+    a, b = machine.start("a"), machine.start("b")
+    assert machine.promote("a").won
+    machine.run_until(lambda: machine.level(a, b))
+    return a, b
+
+
 def rot(machine: Machine, address: str) -> None:
     """One bit flips in every batch that lies in a broker's segments."""
     for _, path in segments.listed(REAL_DISK, machine.folder / address / "cluster"):
@@ -397,14 +410,7 @@ class TestRot:
 
     def test_a_backup_that_needs_a_rotten_batch_gets_a_snapshot_instead(self, machine: Machine) -> None:
         """What the batches did is alive in the primary's memory; a checkpoint of it brings the backup level."""
-        a, b, _ = machine.cluster("a", "b", "c")
-        machine.kill("c")
-        machine.write(a, b"one", b"two")
-        machine.kill("a")
-        machine.kill("b")
-        a, b = machine.start("a"), machine.start("b")
-        assert machine.promote("a").won
-        machine.run_until(lambda: machine.level(a, b))
+        a, b = without_c_and_restarted(machine)
         rot(machine, "a")
         c = machine.start("c")
         machine.run_until(lambda: bool(a.closed))
@@ -481,14 +487,7 @@ class TestTooManyOpenFiles:
     def test_a_backup_that_is_behind_gets_its_batches_when_the_primary_can_open_its_log_again(self, machine: Machine) -> None:
         """Breaks when the primary writes a checkpoint instead, with the same shortage, and ends the link."""
         disk = machine.disks["a"] = Crowded()
-        a, b, _ = machine.cluster("a", "b", "c")
-        machine.kill("c")
-        machine.write(a, b"one", b"two")
-        machine.kill("a")
-        machine.kill("b")
-        a, b = machine.start("a"), machine.start("b")
-        assert machine.promote("a").won
-        machine.run_until(lambda: machine.level(a, b))
+        a, b = without_c_and_restarted(machine)
         disk.full = True
         c = machine.start("c")
         machine.run_for(5.0)

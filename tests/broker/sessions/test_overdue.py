@@ -166,7 +166,7 @@ def test_a_transaction_whose_message_went_back_is_undone_whole(crosses: bool) ->
             b.pass_time(LATE_S)
         assert overdue(b) == 1
         work.give(delivery, txn_id)
-        why = "a message that this connection held went back to its queue, because its time was over"
+        why = "a message that this connection held went back to its queue, because the consumer timeout was over"
         assert refusal(work.discharge(txn_id)) == ("amqp:transaction:rollback", f"the transaction was undone: {why}")
         assert (b.depth("q"), b.depth("out")) == (1, 0)
         link.flow(1)

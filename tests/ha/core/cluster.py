@@ -462,6 +462,22 @@ class Cluster:
                         assert one.entries[index] == other.entries[index], f"{one.address} and {other.address} differ at {index}"
 
 
+def active_before_anybody_hears_of_it() -> Cluster:
+    """Three new members: a has just committed its first batch with b, and neither b nor c knows that; c is cut off from a."""
+    cluster = Cluster("a", "b", "c")
+    cluster.promote("a", settle=False)
+    while cluster.states()["a"] != "recovering":
+        cluster.deliver()
+    cluster.disconnect("a", "c")
+    while cluster.states()["a"] != "active":
+        if cluster.wires:
+            cluster.deliver()
+        else:
+            cluster["a"].sync()
+            cluster["b"].sync()
+    return cluster
+
+
 def led(*addresses: str, witness: str = "") -> Cluster:
     """A cluster whose first broker is its primary, and all stores have caught up."""
     cluster = Cluster(*addresses, witness=witness)

@@ -7,7 +7,7 @@ import pytest
 from ha.core.effects import PromotionEnded, SaveHardState, Send, StateChanged
 from ha.core.messages import Append, Position, PreVote, Vote, VoteReply
 from ha.core.settings import ReplicaSettings
-from tests.ha.core.cluster import SMALL, Cluster, led
+from tests.ha.core.cluster import SMALL, Cluster, active_before_anybody_hears_of_it, led
 
 
 def last_promotion(cluster: Cluster, address: str) -> PromotionEnded:
@@ -340,17 +340,7 @@ class TestLostStores:
 
     def test_a_cluster_whose_first_primary_died_young_can_elect_again(self) -> None:
         """Nobody but the dead primary knows that its first batch was committed; all of them together can tell."""
-        cluster = Cluster("a", "b", "c")
-        cluster.promote("a", settle=False)
-        while cluster.states()["a"] != "recovering":
-            cluster.deliver()
-        cluster.disconnect("a", "c")
-        while cluster.states()["a"] != "active":
-            if cluster.wires:
-                cluster.deliver()
-            else:
-                cluster["a"].sync()
-                cluster["b"].sync()
+        cluster = active_before_anybody_hears_of_it()
         cluster.crash("a")
         cluster.promote("b")
         assert not cluster["b"].ends(PromotionEnded)

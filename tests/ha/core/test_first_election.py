@@ -6,7 +6,7 @@ import pytest
 
 from ha.core.effects import PromotionEnded, Strange
 from ha.core.messages import Append, PreVote, SnapshotChunk, Vote, VoteReply
-from tests.ha.core.cluster import SMALL, Cluster, led
+from tests.ha.core.cluster import SMALL, Cluster, active_before_anybody_hears_of_it, led
 from tests.ha.core.test_election import last_promotion
 
 HALF_S = SMALL.campaign_timeout_s / 2
@@ -311,17 +311,7 @@ class TestABeginningByForce:
         """Breaks when the new cluster gets the id that this batch names: the first primary would follow it, and lose what it
         has accepted.
         """
-        cluster = Cluster("a", "b", "c")
-        cluster.promote("a", settle=False)
-        while cluster.states()["a"] != "recovering":
-            cluster.deliver()
-        cluster.disconnect("a", "c")
-        while cluster.states()["a"] != "active":
-            if cluster.wires:
-                cluster.deliver()
-            else:
-                cluster["a"].sync()
-                cluster["b"].sync()
+        cluster = active_before_anybody_hears_of_it()
         cluster.crash("b")
         cluster.connect("a", "c")
         cluster.settle()
