@@ -88,6 +88,8 @@ class Intake:
         self._place = place
         self._stop = stop
         self._stopped = False
+        self._at: QueueTerminus | None = None
+        """The queue that counts the link among its producers."""
         self.hops = Hops(logs.identify(), place.cluster, route.tag, route.exclude, place.queue)
 
     @property
@@ -117,8 +119,16 @@ class Intake:
         """A route's link is attached from this side."""
 
     def attached(self, producer: Producer) -> None:
-        """Its queue has room again."""
-        queue = self._queue()
+        """It is one of the producers of its queue, if it has one."""
+        self._join(producer, self._queue())
+
+    def _join(self, producer: Producer, queue: QueueTerminus | None) -> None:
+        """From now on this queue, and no other one, counts the link among its producers."""
+        if queue is self._at:
+            return
+        if self._at is not None:
+            self._at.left(producer)
+        self._at = queue
         if queue is not None:
             queue.attached(producer)
 
@@ -126,13 +136,14 @@ class Intake:
         """The link has ended."""
         self._stopped = True
         self._queues.wait_for_disk.pop(producer, None)
-        queue = self._queue()
-        if queue is not None:
-            queue.left(producer)
+        self._join(producer, None)
 
     def may_flow(self, producer: Producer) -> bool:
-        """As a queue lets its producers; towards an exchange not while a disk is full."""
+        """As a queue lets its producers; towards an exchange not while a disk is full. The queue may be a newer one than the
+        link."""
         queue = self._queue()
+        if not self._stopped:
+            self._join(producer, queue)
         if queue is not None:
             return queue.may_flow(producer)
         if any(ledger.storage_text for ledger in self.logs.ledgers.values()):

@@ -140,8 +140,11 @@ class Routes:
     def note(self, route: RouteAdd, place: Place, answer: Callable[[str], None]) -> None:
         """Record an origin in the log; `answer` gets "" or the reason why this failed."""
         lead = self.logs.lead
-        node = None if route.exchange in self.logs.nodes.exchanges else self.logs.nodes.queues.get(route.exchange)
-        if node is not None and node.uuid == place.queue and self.logs.identify() == place.cluster:
+        exchange, node = (nodes.get(route.exchange) for nodes in (self.logs.nodes.exchanges, self.logs.nodes.queues))
+        if exchange is None and node is None:
+            answer(f"there is no exchange and no queue named {route.exchange!r} any more")
+            return
+        if exchange is None and node is not None and node.uuid == place.queue and self.logs.identify() == place.cluster:
             answer(f"queue {route.exchange!r} is the source and the destination of this route: delete the route")
             return
         known = lead.state.definitions.origins.get((route.uuid, place.key))

@@ -307,6 +307,7 @@ class RouteLink:
             self._producer.detached()
         link.context = None
         link.close(condition)
+        self._stop(f"{self._client.name}: the source sent more messages than it had credit for")
 
     def retire(self) -> None:
         """Accept no more messages, but settle the accepted ones."""
@@ -333,8 +334,6 @@ class RouteLink:
         """Messages have arrived."""
         if self._producer is not None and not (self._ended or self._retired):
             self._producer.take()
-            if not self._producer.link.open:
-                self._stop(f"{self._client.name}: the source sent more messages than it had credit for")
             self._means.logs.inflow.brought(self._client.wire)
 
     def outcomes(self) -> None:
@@ -383,8 +382,11 @@ class RouteLink:
         self._means.turn.touch(self)
 
     def flush(self) -> None:
-        """Write it."""
+        """Write it. A deleted queue has ended the link of its producer."""
         self._client.wire.pump()
+        producer = self._producer
+        if producer is not None and not producer.link.open and not (self._ended or self._retired):
+            self._stop(f"the queue {self._runner.route.exchange!r} was deleted")
 
     def brought_parts(self) -> None:
         """While there is too much, the source is not read."""

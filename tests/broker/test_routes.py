@@ -282,6 +282,38 @@ def test_a_route_stops_where_there_is_no_room_and_goes_on_when_there_is(net: Net
     client.connection.close()
 
 
+def test_a_route_whose_destination_queue_is_deleted_says_so_and_goes_on_when_there_is_one_again(net: Network) -> None:
+    net.route("b", "a", "in", "out")
+    net.send("a", "out", 1)
+    with log_lines("broker.routes.runner") as told:
+        net.ask("b", "DELETE", "queue", "in")
+        net.pass_time(12)
+    why = "there is no exchange and no queue named 'in' any more"
+    assert (net.item("b")["state"], net.item("b")["taken"], net.item("b")["lastError"]) == ("Waiting", 1, why)
+    assert "the queue 'in' was deleted" in told[0]
+    net.brokers["b"].queue("in")
+    net.send("a", "out", 2)
+    net.pass_time(12)
+    assert (net.bodies("b", "in"), net.brokers["a"].depth("out")) == ([2], 0)
+    assert (net.item("b")["state"], net.item("b")["lastError"]) == ("Operational", "")
+
+
+def test_a_route_that_is_older_than_its_destination_queue_goes_on_when_that_has_room_again(net: Network) -> None:
+    net.ask("b", "CREATE", "exchange", "to", exchangeType="fanout")
+    net.route("b", "a", "to", "out")
+    net.ask("b", "DELETE", "exchange", "to")
+    net.ask("b", "CREATE", "queue", "to", arguments={"qpid.flow_stop_count": 3, "qpid.flow_resume_count": 1})
+    net.send("a", "out", *range(4))
+    net.send("a", "out", *range(4, 1500))
+    assert 3 < net.brokers["b"].depth("to") < 1500, "the route gets no credit"
+    client = net.brokers["b"].client()
+    taken = client.receiver("to", credit=2000)
+    net.pass_time(1)
+    assert client.bodies(taken) == list(range(1500))
+    assert net.dialed == 1, "its connection stayed"
+    client.connection.close()
+
+
 def test_a_queue_of_the_same_name_is_another_one(net: Network) -> None:
     """Its sequences begin anew: what was held of the one before would be taken for it."""
     net.send("a", "out", *range(3))
