@@ -197,31 +197,33 @@ class Intake:
         stretch: _Stretch | None = None
         for delivery_id, (data, sequence) in enumerate(zip(messages, sequences, strict=True), first):
             try:
-                found = self._marked(producer, delivery_id, data)
+                directed = self._directed(producer, delivery_id, data)
             except Stopped:
                 self._put(producer, stretch, known=known)
                 raise
-            if found is None:
+            if directed is None:
                 self._put(producer, stretch, known=known)
                 stretch = None
                 continue
-            routed = self.wanted_by(found)
+            found, routed = directed
             if stretch is None or _way(routed) != _way(stretch.routed):
                 self._put(producer, stretch, known=known)
                 stretch = _Stretch(routed, routed.queues, delivery_id, [], [])
             stretch.add(found, sequence)
         self._put(producer, stretch, known=known)
 
-    def _marked(self, producer: Producer, delivery_id: int, data: bytes) -> bytes | None:
-        """The message as it is put; None when it is not, and has its outcome. Stopped, when it must stay at the source."""
+    def _directed(self, producer: Producer, delivery_id: int, data: bytes) -> tuple[bytes, Routed] | None:
+        """The message as it is put, and where it goes; None when it is not put, and has its outcome. Stopped, when it must stay
+        at the source."""
         try:
             found = self._mark(data)
+            if found is not None:
+                return found, self.wanted_by(found)
         except (TooFar, message.BadMessage) as error:
             producer.refuse(delivery_id, REJECTED, refusal(error))
-            return None
-        if found is None:
+        else:
             producer.done(delivery_id)
-        return found
+        return None
 
     def _mark(self, data: bytes) -> bytes | None:
         """The message with this route in its annotation; None when it is dropped. BadMessage; Stopped; TooFar."""
@@ -233,7 +235,8 @@ class Intake:
             return None
 
     def wanted_by(self, data: bytes) -> Routed:
-        """Where a message goes. Stopped, when there is nowhere to go to, or one of them is not ready."""
+        """Where a message goes. BadMessage, when an exchange cannot read what it needs of the message. Stopped, when there is
+        nowhere to go to, or one of them is not ready."""
         nodes, name = self.logs.nodes, self._route.exchange
         exchange = nodes.exchanges.get(name)
         if exchange is not None:

@@ -78,6 +78,30 @@ def test_an_exchange_routes_what_comes_by_its_subject(net: Network) -> None:
     assert net.brokers["a"].depth("out") == 0
 
 
+@pytest.mark.parametrize(
+    "exchange, section",
+    [
+        ("amq.topic", b"\x00\x53\x73\xc0\x08\x04\x40\x40\x40\xa0\x02ab"),
+        ("amq.match", b"\x00\x53\x74\xc1\x06\x02\x53\x05\xa1\x01x"),
+    ],
+    ids=["a subject of bytes", "a number as the name of a property"],
+)
+def test_a_message_that_an_exchange_cannot_read_is_rejected_at_its_source_and_holds_up_no_other(
+    net: Network, exchange: str, section: bytes
+) -> None:
+    how = {"arguments": {"x-match": "all"}} if exchange == "amq.match" else {}
+    net.ask("b", "CREATE", "binding", exchange=exchange, queue="in", key="#", **how)
+    client = net.brokers["a"].client()
+    good = [proton.Message(body=body, subject="x").encode() for body in ("one", "two")]
+    client.send_encoded(client.sender("out"), good[0], section + b"\x00\x53\x77\xa1\x03bad", good[1])
+    client.connection.close()
+    net.route("b", "a", exchange, "out")
+    net.pass_time(1)
+    assert net.bodies("b", "in") == ["one", "two"]
+    assert (net.item("b")["state"], net.item("b")["lastError"], net.brokers["a"].depth("out")) == ("Operational", "", 0)
+    assert net.ask("a", "QUERY", "queue", "out")[2]["items"][0]["rejected"] == 1
+
+
 def test_what_a_route_asks_its_source_leaves_no_lines_in_the_audit_log(net: Network) -> None:
     with log_lines("audit") as lines:
         net.route("b", "a", "in", "out")
