@@ -16,7 +16,8 @@ A route that must end takes the same steps, but requests the deletion of its que
 
 Invariants: nothing is fetched from a place that is not recorded in the log; a sequence is forgotten only if the source has
 confirmed, over the current connection, that its message has left; a source's primary with a lower epoch than an earlier one that
-has delivered messages is not used."""
+has delivered messages is not used; a route of an exchange runs only if its queue is bound there. The source answers this with
+each look, because its exchange may be deleted and created again without the binding; a source of an earlier release does not."""
 
 from __future__ import annotations
 
@@ -132,6 +133,17 @@ def source_queue(route: RouteAdd) -> str:
     return route.key if route.kind == QUEUE else f"qpid-route.{route.uuid}"
 
 
+def _binding(route: RouteAdd) -> Ask:
+    """Bind the route's own queue to the source's exchange."""
+    body = {"exchange": route.exchange, "queue": source_queue(route), "key": route.key}
+    return Ask("CREATE", "binding", "", body, (_CONFLICT,))
+
+
+def _with_binding(route: RouteAdd, body: dict[str, Any]) -> dict[str, Any]:
+    """A request about sequences that also asks whether the route's queue is bound, if it must be."""
+    return body | {"exchange": route.exchange, "key": route.key} if route.kind == EXCHANGE else body
+
+
 def _preparation(route: RouteAdd) -> list[Ask]:
     """The requests to the source before messages can arrive."""
     queue = source_queue(route)
@@ -139,10 +151,9 @@ def _preparation(route: RouteAdd) -> list[Ask]:
         return [Ask("DELETE", "queue", queue, {"ifUnused": False, "ifEmpty": False}, (_NOT_FOUND,))]
     made: list[Ask] = []
     if route.kind == EXCHANGE:
-        binding = {"exchange": route.exchange, "queue": queue, "key": route.key}
         body = {"durable": True, "replicate": "all"}
-        made = [Ask("CREATE", "queue", queue, body, (_CONFLICT,)), Ask("CREATE", "binding", "", binding, (_CONFLICT,))]
-    return [*made, Ask("FIND", SEQUENCE, "", {"queue": queue, "taker": route.uuid})]
+        made = [Ask("CREATE", "queue", queue, body, (_CONFLICT,)), _binding(route)]
+    return [*made, Ask("FIND", SEQUENCE, "", _with_binding(route, {"queue": queue, "taker": route.uuid}))]
 
 
 def _place_of(body: Mapping[str, Any]) -> Place:
@@ -166,6 +177,9 @@ class RouteLife:
         self.place: Place | None = None
         self._epoch_at = epoch_at
         self._asks: deque[Ask] = deque()
+        """The requests that have no answer yet, except those for held sequences."""
+        self._refusal = ""
+        """Why the source has refused the last request, which may count as done."""
         self._failures = 0
         self._asked: Runs = ()
         """The runs that the source is being asked for."""
@@ -187,9 +201,10 @@ class RouteLife:
     def answered(self, body: Mapping[str, Any]) -> list[Effect]:
         """The source has executed the last request, or it was done already."""
         if self.state == RUNNING:
-            return self._looked(body)
+            return self._looked(body) if not self._asks else self._bound()
         ask = self._asks.popleft()
         if self._asks:
+            self._refusal = ""
             return [self._asks[0]]
         if self.route.ending:
             self.state = OVER
@@ -199,6 +214,9 @@ class RouteLife:
             place = _place_of(body)
         except ValueError as error:
             return self.failed(str(error))
+        if body.get("bound") is False:
+            unbound = f"the route's queue is not bound to the source's exchange {self.route.exchange!r}"
+            return self.failed(self._refusal or unbound)
         known = self._epoch_at(place.key)
         if place.epoch < known:
             return self.failed(f"the source's primary is of epoch {place.epoch}, and there was one of epoch {known}")
@@ -208,7 +226,9 @@ class RouteLife:
     def refused(self, status: int, text: str) -> list[Effect]:
         """The source has refused the last request."""
         if self.state == PREPARING and status in self._asks[0].accepts:
-            return self.answered({})
+            effects = self.answered({})
+            self._refusal = text
+            return effects
         return self.failed(text)
 
     def noted(self, reason: str) -> list[Effect]:
@@ -229,12 +249,13 @@ class RouteLife:
         if self.state == WAITING:
             return self._connect()
         self._failures = 0
-        if not held:
+        if not held and self.route.kind == QUEUE:
             return [Wake(LOOK_S)]
         assert self.place is not None
         self._asked = held
         runs = [number for run in held for number in run]
-        return [Ask("LEFT", SEQUENCE, "", {"store": self.place.store, "queue": self.place.queue, "runs": runs})]
+        asked = {"store": self.place.store, "queue": self.place.queue, "runs": runs}
+        return [Ask("LEFT", SEQUENCE, "", _with_binding(self.route, asked))]
 
     def _looked(self, body: Mapping[str, Any]) -> list[Effect]:
         """The source has answered which of the requested sequences are still on the queue."""
@@ -243,7 +264,16 @@ class RouteLife:
             return self.failed("the source does not say which of its messages have left it")
         gone = minus(self._asked, list(zip(numbers[::2], numbers[1::2], strict=True)))
         self._asked = ()
-        return [Forget(gone), Wake(LOOK_S)] if gone else [Wake(LOOK_S)]
+        then: Effect = Wake(LOOK_S)
+        if body.get("bound") is False:
+            then = _binding(self.route)
+            self._asks.append(then)
+        return [Forget(gone), then] if gone else [then]
+
+    def _bound(self) -> list[Effect]:
+        """The source has made the binding again."""
+        self._asks.clear()
+        return [Wake(LOOK_S)]
 
     def failed(self, text: str) -> list[Effect]:
         """The route cannot continue: the connection or the link has ended, or there was another failure."""

@@ -4,8 +4,8 @@ route.
 Life: a client asks for the place of a queue's messages (`FIND`), and gets the store that has them and an address that delivers
 them. A link that attaches to this address gets the same messages as any consumer of the queue; the tag of each delivery is the
 message's sequence, in 8 bytes, most significant first. From time to time the client asks which sequences are still on the queue
-(`LEFT`). The broker remembers nothing of a client except its link: a later link of the same client replaces an earlier one, whose
-connection may be dead.
+(`LEFT`). With both requests it can ask whether the queue is bound to an exchange. The broker remembers nothing of a client except
+its link: a later link of the same client replaces an earlier one, whose connection may be dead.
 
 Invariants: an address belongs to one queue in one store and never to another one, so a sequence under it always means the same
 message; a sequence that `LEFT` does not list has left the queue by a committed record.
@@ -85,7 +85,7 @@ class Sequences:
             case "FIND":
                 return succeed((200, "OK", self._find(body)))
             case "LEFT":
-                return succeed((200, "OK", {"runs": self._left(body)}))
+                return succeed((200, "OK", self._left(body)))
         raise Refused(501, f"this broker does not have the operation {operation!r} on sequences")
 
     def _find(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,9 +99,18 @@ class Sequences:
             raise Refused(404, f"there is no queue named {name!r}")
         store = logs.store_of(node)
         address = f"{NODE}/{store}/{node.uuid}/{taker}"
-        return {"store": store, "queue": node.uuid, "address": address, "epoch": logs.epoch, "cluster": logs.identify()}
+        found = {"store": store, "queue": node.uuid, "address": address, "epoch": logs.epoch, "cluster": logs.identify()}
+        return found | self._bound(node, body)
 
-    def _left(self, body: Mapping[str, Any]) -> list[int]:
+    def _bound(self, node: QueueNode, body: Mapping[str, Any]) -> dict[str, bool]:
+        """Whether the queue is bound to an exchange with a key, if the request asks this."""
+        if "exchange" not in body:
+            return {}
+        nodes = self._logs.nodes
+        exchange, key = nodes.exchanges.get(str(body["exchange"])), str(body.get("key") or "")
+        return {"bound": exchange is not None and nodes.log_of_binding((exchange.uuid, node.uuid, key)) is not None}
+
+    def _left(self, body: Mapping[str, Any]) -> dict[str, Any]:
         store, uuid, numbers = str(body["store"]), str(body["queue"]), body["runs"]
         if not isinstance(numbers, list) or len(numbers) % 2 or not all(type(each) is int and each >= 0 for each in numbers):
             raise Refused(400, "`runs` is a list of first, count, first, count, ...")
@@ -116,7 +125,7 @@ class Sequences:
                 if len(found) >= 2 * MAX_RUNS:
                     raise Refused(400, f"more than {MAX_RUNS} runs of these are on the queue: ask for fewer at a time")
                 found += run
-        return found
+        return {"runs": found} | self._bound(node, body)
 
 
 class SequencedQueue:

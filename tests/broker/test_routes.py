@@ -292,6 +292,44 @@ def test_a_route_of_an_exchange_makes_its_queue_and_deletes_it_at_its_end(net: N
     assert net.brokers["b"].lead.ledger.state.definitions.origins == {}
 
 
+def test_a_route_of_an_exchange_that_was_deleted_and_created_again_is_bound_to_the_new_one(net: Network) -> None:
+    for at in "ab":
+        net.ask(at, "CREATE", "exchange", "news", exchangeType="topic")
+    net.ask("b", "CREATE", "binding", exchange="news", queue="in", key="#")
+    net.route("b", "a", "news", "#", "exchange")
+    net.send("a", "news", "before", subject="x")
+    net.ask("a", "DELETE", "exchange", "news")
+    net.pass_time(2)
+    assert "there is no exchange named 'news'" in net.item("b")["lastError"]
+    net.ask("a", "CREATE", "exchange", "news", exchangeType="topic")
+    net.pass_time(12)
+    net.send("a", "news", "after", subject="x")
+    assert (net.bodies("b", "in"), net.item("b")["state"]) == (["before", "after"], "Operational")
+    dialed = net.dialed
+    net.ask("a", "DELETE", "exchange", "news")
+    net.ask("a", "CREATE", "exchange", "news", exchangeType="topic")
+    with log_lines("audit") as lines:
+        net.pass_time(5)
+    net.send("a", "news", "last", subject="x")
+    assert (net.bodies("b", "in"), net.dialed) == (["before", "after", "last"], dialed)
+    assert len(lines) == 1, "it is bound once"
+
+
+def test_a_route_of_an_exchange_with_as_many_bindings_as_it_may_have_does_not_run(
+    net: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_BINDINGS_PER_EXCHANGE", 1)
+    net.ask("a", "CREATE", "binding", exchange="amq.topic", queue="out", key="mine")
+    net.route("b", "a", "amq.topic", "#", "exchange")
+    item = net.item("b")
+    assert (item["state"], "has 1 bindings, its limit" in item["lastError"]) == ("Waiting", True)
+    net.ask("a", "DELETE", "binding", exchange="amq.topic", queue="out", key="mine")
+    net.pass_time(12)
+    net.cut()
+    net.pass_time(1)
+    assert net.item("b")["state"] == "Operational", "its own binding is the one that there may be"
+
+
 def test_a_route_stops_where_there_is_no_room_and_goes_on_when_there_is(net: Network) -> None:
     net.ask("b", "CREATE", "queue", "small", arguments={"qpid.max_count": 3, "qpid.flow_stop_count": 0})
     net.send("a", "out", *range(5))

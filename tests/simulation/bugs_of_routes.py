@@ -9,7 +9,7 @@ OF_ROUTES = {
         "forgets a route's held sequences without asking the source whether the messages have left",
         "broker.core.routes",
         "RouteLife.woken",
-        "if not held:",
+        "if not held and self.route.kind == QUEUE:",
         "if held:\n            return [Forget(list(held)), Wake(LOOK_S)]\n        else:",
     ),
     "holds-for-ever": Bug(

@@ -76,9 +76,48 @@ def test_a_route_of_an_exchange_makes_its_queue_and_its_binding_first_where_they
     assert made == Ask("CREATE", "queue", "qpid-route.r", {"durable": True, "replicate": "all"}, (409,))
     binding = {"exchange": "x", "queue": "qpid-route.r", "key": "a.#"}
     assert one.refused(409, "it exists") == [Ask("CREATE", "binding", "", binding, (409,))]
-    assert one.answered({}) == [Ask("FIND", "sequence", "", {"queue": "qpid-route.r", "taker": "r"})]
+    asked = {"queue": "qpid-route.r", "taker": "r", "exchange": "x", "key": "a.#"}
+    assert one.answered({}) == [Ask("FIND", "sequence", "", asked)]
     assert one.refused(404, "no queue") == [Drop(), Wake(FIRST_DELAY_S)]
     assert one.error == "no queue"
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_route_of_an_exchange_that_it_is_not_bound_to_does_not_run(refused: bool) -> None:
+    one = life(route(kind="exchange", key="a.#"))
+    one.start()
+    one.connected()
+    one.refused(409, "the queue exists already")
+    if refused:
+        one.refused(409, "the exchange has as many bindings as it may have")
+    else:
+        one.answered({})
+    assert one.answered(FOUND | {"bound": False}) == [Drop(), Wake(FIRST_DELAY_S)]
+    unbound = "the route's queue is not bound to the source's exchange 'x'"
+    assert one.error == ("the exchange has as many bindings as it may have" if refused else unbound)
+
+
+def test_a_route_of_an_exchange_looks_whether_it_is_bound_and_is_bound_again() -> None:
+    one = life(route(kind="exchange", key="a.#"))
+    one.start()
+    one.connected()
+    for body in ({}, {}, FOUND | {"bound": True}):
+        one.answered(body)
+    one.noted("")
+    one.attached()
+    asked = {"store": "s", "queue": "u-q", "runs": [], "exchange": "x", "key": "a.#"}
+    bind = Ask("CREATE", "binding", "", {"exchange": "x", "queue": "qpid-route.r", "key": "a.#"}, (409,))
+    assert one.woken([]) == [Ask("LEFT", "sequence", "", asked)]
+    assert one.answered({"runs": [], "bound": True}) == [Wake(LOOK_S)]
+    one.woken([])
+    assert one.answered({"runs": []}) == [Wake(LOOK_S)], "a source of an earlier release does not say"
+    one.woken([(1, 2)])
+    assert one.answered({"runs": [2, 1], "bound": False}) == [Forget([(1, 1)]), bind]
+    assert one.answered({}) == [Wake(LOOK_S)]
+    one.woken([])
+    assert one.answered({"runs": [], "bound": False}) == [bind]
+    assert one.refused(404, "there is no such exchange") == [Drop(), Wake(FIRST_DELAY_S)]
+    assert (one.error, one.state) == ("there is no such exchange", "Waiting")
 
 
 def test_what_is_held_is_asked_for_and_what_has_left_the_source_is_forgotten() -> None:
