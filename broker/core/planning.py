@@ -50,6 +50,7 @@ from broker.core.nodes import (
     Refused,
 )
 from broker.core.queues import arguments as queue_arguments
+from broker.core.routes import OWN_QUEUES
 from broker.core.subscriptions import Terms
 
 LEVELS = ("all", "configuration", "none")
@@ -72,7 +73,7 @@ KNOWN_ARGUMENTS = frozenset(
 ALTERABLE = frozenset({*_TIMED, *queue_arguments.ALTERABLE})
 """Arguments that an existing queue may get or lose. All other arguments with an effect decide its kind."""
 FOR_ANY = ALTERABLE | {queue_arguments.POLICY, *queue_arguments.CONSUMER_MS}
-"""Arguments that any queue may have: queues of subscriptions get these arguments of a policy."""
+"""Arguments that any queue may have: queues of subscriptions and of routes get these arguments of a policy."""
 
 
 def arguments_of(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,12 +104,15 @@ def policy_for(nodes: Nodes, kind: str, name: str) -> PolicyAdd | None:
 
 def with_policy(nodes: Nodes, kind: str, name: str, asked: Mapping[str, Any], *, own: bool = False) -> dict[str, Any]:
     """The attributes of a new "queue" or "exchange", from the requested ones and the policy. `own`: it is created for a client's
-    links, not by its name."""
+    links, not by its name. So is the queue of a route, which requests it by its name."""
     attributes = dict(asked)
     if attributes.pop(policies.AS_IS, False):
         return attributes
     policy = policy_for(nodes, kind, name)
-    return attributes if policy is None else policies.merged(policy, attributes, FOR_ANY if own else None)
+    if policy is None:
+        return attributes
+    own = own or (kind == "queue" and name.startswith(OWN_QUEUES))
+    return policies.merged(policy, attributes, FOR_ANY if own else None)
 
 
 def plan_queue(

@@ -9,8 +9,9 @@ longest pattern applies, then the first one in alphabetical order. Policies are 
 request takes precedence over the policy, and the policy takes precedence over the broker's options.
 
 Invariants: only the primary uses policies, before it proposes a definition. Members apply the definition without them, so the
-result does not depend on the order of records. Queues of subscriptions and dynamic nodes get only those arguments of a policy
-that any queue may have (`broker.core.planning.FOR_ANY`). So a policy never makes them another kind of queue.
+result does not depend on the order of records. Queues of subscriptions, dynamic nodes and the queues of routes get only those
+arguments of a policy that any queue may have (`broker.core.planning.FOR_ANY`). So a policy never makes them another kind of
+queue.
 
 Source: `QueuePolicy` and `TopicPolicy` in qpidd's docs/amqp-1.0.txt, which create nodes on demand by patterns. The syntax of
 patterns is that of `--queue-patterns`.

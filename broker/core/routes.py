@@ -40,6 +40,8 @@ WAITING, CONNECTING, PREPARING, ATTACHING, RUNNING, OVER = (
 
 QUEUE, EXCHANGE = "queue", "exchange"
 """The kinds of a route."""
+OWN_QUEUES = "qpid-route."
+"""How the names of the queues begin that routes of exchanges have at their sources."""
 SEQUENCE = "sequence"
 """The type of management requests about the sequences of a queue's messages (broker.routes.sequences)."""
 FIRST_DELAY_S, MOST_DELAY_S = 0.1, 10.0
@@ -130,7 +132,7 @@ Effect: TypeAlias = Connect | Ask | Note | Attach | Forget | Wake | Drop | Finis
 
 def source_queue(route: RouteAdd) -> str:
     """The queue at the source that a route takes from."""
-    return route.key if route.kind == QUEUE else f"qpid-route.{route.uuid}"
+    return route.key if route.kind == QUEUE else OWN_QUEUES + route.uuid
 
 
 def _binding(route: RouteAdd) -> Ask:

@@ -292,6 +292,34 @@ def test_a_route_of_an_exchange_makes_its_queue_and_deletes_it_at_its_end(net: N
     assert net.brokers["b"].lead.ledger.state.definitions.origins == {}
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"autoDelete": True},
+        {"arguments": {"qpid.auto_delete_timeout": 1}},
+        {"exclusive": True, "arguments": {"qpid.priorities": 2}},
+    ],
+    ids=["with its last consumer", "after a second without one", "of another kind"],
+)
+def test_what_waits_on_the_queue_of_a_route_stays_there_whatever_the_policy_for_all_queues_says(
+    net: Network, policy: dict[str, Any]
+) -> None:
+    arguments = {"qpid.max_count": 500} | policy.get("arguments", {})
+    assert net.ask("a", "CREATE", "QueuePolicy", "*", **policy | {"arguments": arguments, "byUse": False})[0] == 201
+    net.ask("b", "CREATE", "binding", exchange="amq.topic", queue="in", key="#")
+    net.route("b", "a", "amq.topic", "#", "exchange")
+    queue = net.item("b")["queue"]
+    net.away.add("a")
+    net.cut()
+    net.send("a", "amq.topic", "waits", subject="x")
+    net.pass_time(5)
+    net.away.clear()
+    net.pass_time(12)
+    assert net.bodies("b", "in") == ["waits"]
+    (made,) = net.ask("a", "QUERY", "queue", queue)[2]["items"]
+    assert (made["autoDelete"], made["exclusive"], made["arguments"]) == (False, False, {"qpid.max_count": 500})
+
+
 def test_a_route_of_an_exchange_that_was_deleted_and_created_again_is_bound_to_the_new_one(net: Network) -> None:
     for at in "ab":
         net.ask(at, "CREATE", "exchange", "news", exchangeType="topic")

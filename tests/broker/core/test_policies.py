@@ -210,6 +210,16 @@ def test_a_request_that_names_the_attribute_asis_and_says_false_gets_its_policy(
     assert with_policy(both.nodes, "queue", "a", {"asIs": False}) == {"exclusive": True, "arguments": {}}
 
 
+def test_a_policy_gives_the_queue_of_a_route_what_any_queue_may_have_and_no_other_kind() -> None:
+    kind = {"autoDelete": True, "exclusive": True, "arguments": {"qpid.max_count": 1, "qpid.auto_delete_timeout": 9}}
+    both = two(("queue", "*", kind))
+    asked = {"durable": True, "replicate": "all"}
+    assert with_policy(both.nodes, "queue", "qpid-route.r", asked) == asked | {"arguments": {"qpid.max_count": 1}}
+    assert with_policy(both.nodes, "queue", "qpid-routes", asked) == asked | kind
+    topics = two(("topic", "*", {"exchangeType": "fanout"}))
+    assert with_policy(topics.nodes, "exchange", "qpid-route.r", {})["exchangeType"] == "fanout"
+
+
 def test_requests_about_policies_are_planned_and_policies_are_told_in_their_order() -> None:
     both = two()
     for operation, kind, name, body in (
