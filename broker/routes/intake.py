@@ -240,7 +240,7 @@ class Intake:
         nodes, name = self.logs.nodes, self._route.exchange
         exchange = nodes.exchanges.get(name)
         if exchange is not None:
-            routed = routing.route(nodes, exchange, message.subject(data) or "", data)
+            routed = routing.find(nodes, exchange, message.subject(data) or "", data)
         elif name in nodes.queues:
             routed = Routed([nodes.queues[name]])
         else:
@@ -292,7 +292,8 @@ class Intake:
             nbytes = sum(map(len, messages))
         own = [] if known else [queue for queue in stretch.queues if self.logs.ledger_of(queue) is lead]
         others = [queue for queue in stretch.queues if self.logs.ledger_of(queue) is not lead]
-        self.taken += 0 if known else count
+        if not known:
+            self.has_put(stretch.routed, count)
         for queue in others:
             self.logs.ledger_of(queue).enqueue(queue, messages, nbytes, held=(number, ()), timed=timed, moved=True)
         if len(own) == 1 and not others and not beside:
@@ -304,6 +305,13 @@ class Intake:
                 for queue in own[1:]:
                     lead.enqueue(queue, messages, nbytes, held=(number, ()), timed=timed, moved=True)
         self._when_all_committed({lead, *beside, *map(self.logs.ledger_of, others)}, producer, first, count)
+
+    def has_put(self, routed: Routed, count: int) -> None:
+        """So many messages are being put where they go: count them."""
+        self.taken += count
+        exchange = self.logs.nodes.exchanges.get(self._route.exchange)
+        if exchange is not None:
+            routing.count(exchange, routed, count)
 
     def _when_all_committed(self, ledgers: Iterable[Ledger], producer: Producer, first: int, count: int) -> None:
         outstanding = {ledger.name for ledger in ledgers}
@@ -323,7 +331,7 @@ class Intake:
         try:
             self.check()
             marked = self._mark(head)
-            return Dropped(producer) if marked is None else RouteUpload(self, producer, self.wanted_by(marked).queues, marked)
+            return Dropped(producer) if marked is None else RouteUpload(self, producer, self.wanted_by(marked), marked)
         except TooFar as error:
             return Refused(producer, REJECTED, refusal(error))
         except Stopped as error:
@@ -361,10 +369,11 @@ class Swallowed(Refused):
 class RouteUpload(Uploading):
     """A large message of a route. `marked` is its first part, as it is put."""
 
-    def __init__(self, intake: Intake, producer: Producer, queues: list[QueueNode], marked: bytes) -> None:
-        super().__init__(intake.logs, producer, queues, marked)
+    def __init__(self, intake: Intake, producer: Producer, routed: Routed, marked: bytes) -> None:
+        super().__init__(intake.logs, producer, routed.queues, marked)
         self._says = self._says._replace(delay_ms=0)  # the source has applied the delay already
         self._intake = intake
+        self._routed = routed
         self._marked = marked
 
     def put(self, data: bytes) -> Upload:
@@ -406,7 +415,7 @@ class RouteUpload(Uploading):
             self.abandon()
             confirm(lead, self._producer, delivery_id, 1)
         elif not self._stops():
-            self._intake.taken += 1
+            self._intake.has_put(self._routed, 1)
             super().finish(delivery_id)
 
     def _held(self, delivery_id: int, ledger: Ledger) -> tuple[int, Sequence[int]] | None:

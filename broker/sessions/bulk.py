@@ -344,6 +344,8 @@ class Operation:
                 break
             if manifest is not None:
                 self._walk.back(sequence + 1)
+                if isinstance(to, ExchangeNode):
+                    routing.count(to, routed)
                 self._put_large(messages, sequence, manifest, data, queues)
                 return
             found.append(sequence)
@@ -354,6 +356,8 @@ class Operation:
             self._take(messages, found)
             with ledger.one_batch(sum(each.nbytes for each in puts.values())):
                 for one in ones:
+                    if isinstance(to, ExchangeNode):
+                        routing.count(to, one.routed)
                     one.data = pass_on(self._logs, one.routed, one.data)
                 for queue, each in puts.items():
                     timed = any(map(any, each.times))
@@ -369,7 +373,7 @@ class Operation:
             routed = Routed([to])
         else:
             try:
-                routed = routing.route(logs.nodes, to, message.subject(data) or "", data)
+                routed = routing.find(logs.nodes, to, message.subject(data) or "", data)
             except message.BadMessage:
                 return _NOWHERE
             routed = routed._replace(queues=[queue for queue in routed.queues if queue is not node])

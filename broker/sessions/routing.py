@@ -2,13 +2,15 @@
 
 All messages through an exchange pass here: from producers, by its name, through the anonymous terminus or in a transaction; dead
 letters; messages that operators reroute or that routes fetch; events. The caller first asks where a message goes (`route`, which
-changes only counters). Then it checks whether the message can be put there. Just before it puts the message, it passes it through
-the exchanges on the way (broker.sessions.passing): an exchange that numbers messages adds its number, an exchange that keeps the
-last message stores it, and the batch records this.
+changes only counters; or `find`, if the message may stay where it is and come again: `count` follows when it is put). Then it
+checks whether the message can be put there. Just before it puts the message, it passes it through the exchanges on the way
+(broker.sessions.passing): an exchange that numbers messages adds its number, an exchange that keeps the last message stores it,
+and the batch records this.
 
 Invariants: a message is put on every queue that it is routed to, or on none; it has its outcome when every log with a part of it
 has committed, including the log of an exchange that numbers or keeps it. A queue that detects the message as a duplicate counts
-as one that has it. A message that is refused, or stays where it is, gets no number and is not an exchange's last message.
+as one that has it. A message that is refused, or stays where it is, gets no number and is not an exchange's last message. A
+message that a route or an operator puts through an exchange is counted there once.
 """
 
 from __future__ import annotations
@@ -26,10 +28,25 @@ from broker.sessions.room import check_places, full_text, has_room
 
 
 def route(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes, origin: Origin = NOWHERE) -> Routed:
+    """The queues to which an exchange routes this message, as `find` has them; the exchange counts it."""
+    routed = find(nodes, exchange, key, data, origin)
+    count(exchange, routed)
+    return routed
+
+
+def count(exchange: ExchangeNode, routed: Routed, messages: int = 1) -> None:
+    """An exchange has received so many messages, which it has routed like this."""
+    exchange.received += messages
+    if routed.queues:
+        exchange.routed += messages
+    else:
+        exchange.dropped += messages
+
+
+def find(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes, origin: Origin = NOWHERE) -> Routed:
     """The queues to which an exchange routes this message, or its alternate exchange if it has none. `origin`: where the message
-    comes from.
+    comes from. BadMessage.
     """
-    exchange.received += 1
     seen: set[str] = set()
     through: tuple[ExchangeNode, ...] = ()
     at: ExchangeNode | None = exchange
@@ -41,10 +58,8 @@ def route(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes, origin: O
         queues = [queue for queue in map(nodes.queue_by_uuid, uuids) if queue is not None]
         found = [queue for queue in queues if queue.gate is None or queue.gate(data, origin)]
         if found:
-            exchange.routed += 1
             return Routed(found, key, through)
         at = nodes.exchanges.get(at.definition.alternate) if at.definition.alternate else None
-    exchange.dropped += 1
     return Routed([], key, through)
 
 

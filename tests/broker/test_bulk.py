@@ -184,6 +184,22 @@ def test_what_no_queue_takes_stays_and_so_does_what_would_go_to_another_log() ->
         assert (status, "another log" in text) == (501, True)
 
 
+def test_an_exchange_counts_what_is_rerouted_through_it_and_not_what_stays() -> None:
+    with bench() as b:
+        b.queue("q")
+        b.queue("small", arguments={"qpid.max_count": 3})
+        client = b.client()
+        for queue, key in (("small", "x"), ("q", "y")):
+            client.request("CREATE", "binding", "", {"exchange": "amq.direct", "queue": queue, "key": key})
+        fill(client, "q", 0, 1, subject="y")
+        fill(client, "q", *range(2, 4), subject="z")
+        fill(client, "q", *range(4, 9), subject="x")
+        status, text, body = client.request("REROUTE", "queue", "q", {"exchange": "amq.direct"})
+        assert (status, "would pass its limit" in text, body["count"], body["left"]) == (409, True, 3, 4)
+        (item,) = client.request("QUERY", "exchange", "", {"name": "amq.direct"})[2]["items"]
+        assert (item["messagesIn"], item["messagesRouted"], item["messagesDropped"]) == (3, 3, 0)
+
+
 def test_large_messages_are_moved_with_their_parts_and_purged_with_them() -> None:
     with bench(part_bytes=16 * 1024) as b:
         b.queue("q")

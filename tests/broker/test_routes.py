@@ -388,6 +388,28 @@ def test_a_route_whose_destination_queue_is_deleted_says_so_and_goes_on_when_the
     assert (net.item("b")["state"], net.item("b")["lastError"]) == ("Operational", "")
 
 
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_an_exchange_counts_what_a_route_has_put_through_it_and_not_what_stays_at_the_source(net: Network, size: int) -> None:
+    net.ask("b", "CREATE", "queue", "small", arguments={"qpid.max_count": 3, "qpid.flow_stop_count": 0})
+    net.ask("b", "CREATE", "binding", exchange="amq.topic", queue="small", key="x")
+    net.send("a", "out", "dropped".ljust(size), subject="y")
+    net.send("a", "out", *(f"{n}".ljust(size) for n in range(5)), subject="x")
+    net.route("b", "a", "amq.topic", "out")
+    net.pass_time(12)
+    assert "would pass its limit" in net.item("b")["lastError"]
+
+    def counts() -> tuple[int, int, int]:
+        (item,) = net.ask("b", "QUERY", "exchange", name="amq.topic")[2]["items"]
+        return item["messagesIn"], item["messagesRouted"], item["messagesDropped"]
+
+    assert counts() == (4, 3, 1)
+    client = net.brokers["b"].client()
+    client.receiver("small")
+    net.pass_time(12)
+    assert counts() == (6, 5, 1)
+    client.connection.close()
+
+
 def test_a_route_that_is_older_than_its_destination_queue_goes_on_when_that_has_room_again(net: Network) -> None:
     net.ask("b", "CREATE", "exchange", "to", exchangeType="fanout")
     net.route("b", "a", "to", "out")

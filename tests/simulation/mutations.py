@@ -438,7 +438,7 @@ for _, waits in self._proposed:
     "routes-to-one": Bug(
         "puts a message for several queues only on the first one",
         "broker.sessions.routing",
-        "route",
+        "find",
         "return Routed(found, key, through)",
         "return Routed(found[:1], key, through)",
     ),
@@ -452,7 +452,7 @@ for _, waits in self._proposed:
     "drops-what-nobody-wants": Bug(
         "ignores the alternate exchange of an exchange",
         "broker.sessions.routing",
-        "route",
+        "find",
         "at = nodes.exchanges.get(at.definition.alternate) if at.definition.alternate else None",
         "at = None",
     ),
