@@ -2,8 +2,8 @@
 and the log to propose it to, or it is refused with a status and a text.
 
 Life of a request: `plan_*` reads the registry (`broker.core.nodes`) as it is in this turn, and changes nothing. The caller
-proposes the command; the registry follows when it is committed. Until then the command is under way: what it will make or delete
-counts where an exchange is to be an alternate exchange, or to be deleted.
+proposes the command; the registry follows when it is committed. Until then the command is under way. It counts where an exchange
+is to be an alternate exchange, or to be deleted, and for a change of the same queue, exchange or policy, which starts from it.
 
 Invariants: nothing in a user's request is ignored: what this broker does not support is refused; a command that needs a machine
 version is planned only if the log has it; every planned command has a text.
@@ -279,14 +279,14 @@ def plan_alteration(nodes: Nodes, kind: str, name: str, attributes: dict[str, An
         raise Refused(400, f"{kind} {name!r}: {attribute!r} cannot be changed ({', '.join(sorted(may))} can)")
     if isinstance(node, ExchangeNode) and node.built_in:
         raise Refused(409, f"exchange {name!r} is built in and cannot be changed")
-    definition = node.definition
-    alternate = _alternate(nodes, attributes) if "alternateExchange" in attributes else definition.alternate
+    stands = _last_alteration(nodes, node.definition)
+    alternate = _alternate(nodes, attributes) if "alternateExchange" in attributes else stands.alternate
     if isinstance(node, QueueNode):
-        arguments = _altered_arguments(node, arguments_of(attributes))
+        arguments = _altered_arguments(name, stands, arguments_of(attributes))
         _check_alternate(name, alternate, arguments)
-        applies = max(definition.needs, _version_of(arguments))
+        applies = max(stands.applies, _version_of(arguments))
     else:
-        arguments, applies = definition.arguments, definition.needs
+        arguments, applies = stands.arguments, stands.applies
     if alternate == name and kind == "exchange":
         raise Refused(400, f"exchange {name!r} cannot be its own alternate exchange")
     has = nodes.version_of(node.log)
@@ -297,13 +297,22 @@ def plan_alteration(nodes: Nodes, kind: str, name: str, attributes: dict[str, An
     return node.log, Alter(uuid=node.uuid, arguments=arguments, alternate=alternate, applies=applies)
 
 
+def _last_alteration(nodes: Nodes, made: QueueAdd | ExchangeAdd) -> Alter:
+    """The last alteration of a queue or an exchange that is under way. If there is none: its definition, as an alteration."""
+    found = Alter(uuid=made.uuid, arguments=made.arguments, alternate=made.alternate, applies=made.needs)
+    for command in nodes.under_way():
+        if isinstance(command, Alter) and command.uuid == made.uuid:
+            found = command
+    return found
+
+
 def plan_policy(nodes: Nodes, kind: str, pattern: str, body: Mapping[str, Any], *, there: bool) -> tuple[str, Command]:
     """(log, command) that creates a policy, or changes the existing one (`there`): attributes that are not named do not change;
     arguments are named one by one, None to remove one. Refused."""
     what = f"{kind} policy {pattern!r}"
     _check_name(f"{kind} policy", pattern)
     log = CLUSTER if nodes.clustered else LOCAL
-    stands = nodes.policy_in(log, kind, pattern)
+    stands = _policy_to_be(nodes, log, kind, pattern)
     if (stands is not None) is not there:
         raise Refused(404, f"there is no {what}") if there else Refused(409, f"a {what} exists already: update it")
     for attribute in body.keys() - _OF_POLICIES[kind]:
@@ -324,6 +333,15 @@ def plan_policy(nodes: Nodes, kind: str, pattern: str, body: Mapping[str, Any], 
         text = f"needs machine version {needs}, and the cluster has version {has} until every broker is upgraded"
         raise Refused(409, f"{what}: it {text}")
     return log, PolicyAdd(kind=kind, pattern=pattern, attributes=attributes, by_use=by_use, needs=needs)
+
+
+def _policy_to_be(nodes: Nodes, log: str, kind: str, pattern: str) -> PolicyAdd | None:
+    """The policy for that pattern that this log will have after the commands that are under way."""
+    stands = nodes.policy_in(log, kind, pattern)
+    for command in nodes.under_way():
+        if isinstance(command, PolicyAdd | PolicyDel) and (command.kind, command.pattern) == (kind, pattern):
+            stands = command if isinstance(command, PolicyAdd) else None
+    return stands
 
 
 def _needs_of_policy(nodes: Nodes, what: str, kind: str, attributes: dict[str, Any]) -> int:
@@ -467,15 +485,15 @@ def _check_name(what: str, name: str) -> None:
         raise Refused(400, f"{name!r} cannot name a {what}: names start with no '$' and hold no control characters")
 
 
-def _altered_arguments(node: QueueNode, changes: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a queue after these changes. Arguments that are not in force, because an older release created the queue,
-    are removed: otherwise they would be in force from now on. Refused."""
-    name, definition = node.name, node.definition
+def _altered_arguments(name: str, stands: Alter, changes: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a queue after these changes of what stands. Arguments that are not in force, because an older release
+    created the queue, are removed: otherwise they would be in force from now on. Refused."""
     for key in changes:
         if isinstance(key, str) and key.startswith(("qpid.", "x-")) and key not in ALTERABLE:
             known = ", ".join(sorted(ALTERABLE))
             raise Refused(409, f"queue {name!r}: {key!r} cannot be changed while the queue is there (what can: {known})")
-    kept = {key: value for key, value in definition.arguments.items() if key in node.asked or _counts(key, definition.needs)}
+    asked = queue_arguments.in_force(stands.arguments, stands.applies)
+    kept = {key: value for key, value in stands.arguments.items() if key in asked or _counts(key, stands.applies)}
     arguments = {key: value for key, value in (kept | changes).items() if value is not None}
     _check_arguments(name, arguments)
     return arguments

@@ -122,6 +122,35 @@ def test_an_exchange_is_not_deleted_while_something_that_names_it_as_its_alterna
             assert client.request("DELETE", "exchange", "dead")[0] == 204
 
 
+def test_two_changes_that_come_together_both_take_effect_and_a_policy_is_made_once() -> None:
+    """Breaks when an operator's change is answered with 200, and a second one of that moment undoes it."""
+    with bench(automatic=False) as b:
+        client = b.client()
+        b.lead.automatic = True
+        b.queue("q")
+        b.lead.automatic = False
+        reply, link = client.receiver(None, dynamic=True), client.sender("$management")
+        box = reply.remote_source.address
+        client.send_encoded(
+            link,
+            request("UPDATE", "queue", "q", box, 1, {"arguments": {"x-message-ttl": 5}}),
+            request("UPDATE", "queue", "q", box, 2, {"arguments": {"qpid.max_count": 7}, "alternateExchange": "amq.fanout"}),
+            request("CREATE", "QueuePolicy", "orders.", box, 3, {"durable": True}),
+            request("CREATE", "QueuePolicy", "orders.", box, 4, {}),
+            request("UPDATE", "QueuePolicy", "orders.", box, 5, {"arguments": {"qpid.max_count": 3}}),
+        )
+        b.lead.commit()
+        b.settle()
+        answers = {answer.correlation_id: answer.properties["statusCode"] for _, answer in client.received[reply.name]}
+        assert answers == {1: 200, 2: 200, 3: 201, 4: 409, 5: 200}
+        b.lead.automatic = True
+        changed = client.request("READ", "queue", "q")[2]
+        assert changed["arguments"] == {"x-message-ttl": 5, "qpid.max_count": 7}
+        assert changed["alternateExchange"] == "amq.fanout"
+        policy = client.request("READ", "QueuePolicy", "orders.")[2]
+        assert (policy["durable"], policy["arguments"]) == (True, {"qpid.max_count": 3})
+
+
 def test_changes_of_a_term_that_is_over_are_under_way_no_more() -> None:
     with bench(clustered=True) as b:
         b.lead.automatic = False

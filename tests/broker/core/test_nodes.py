@@ -417,6 +417,31 @@ def test_an_argument_that_is_not_a_number_in_the_store_of_an_earlier_release_sta
     assert two.nodes.exchanges["x"].definition.alternate == "amq.fanout"
 
 
+def test_a_change_starts_from_the_changes_of_the_same_thing_that_are_under_way() -> None:
+    """Breaks when a second change undoes the first, because it came before that was committed."""
+    two = Two()
+    two.apply(CLUSTER, {"op": "machine-version", "needs": 7}, queue("q", arguments={"note": "x"}), exchange("x"), queue("r"))
+    under_way: list[Command] = [QueueDel(uuid="u-r")]
+    two.nodes.under_way = lambda: iter(under_way)
+    for kind, name, asked in (
+        ("queue", "q", {"arguments": {"x-message-ttl": 5}}),
+        ("queue", "r", {"arguments": {"qpid.max_count": 1}}),
+        ("queue", "q", {"alternateExchange": "amq.fanout"}),
+        ("queue", "q", {"arguments": {"qpid.max_count": 7, "note": None}}),
+        ("exchange", "x", {"alternateExchange": "amq.fanout"}),
+        ("exchange", "x", {}),
+    ):
+        under_way.append(plan_alteration(two.nodes, kind, name, asked)[1])
+    status, text = refusal(plan_alteration, two.nodes, "queue", "q", {"arguments": {"x-delayed-retry-max": 5}})
+    assert (status, "x-delayed-retry-max is less than" in text) == (400, True), text
+    two.apply(CLUSTER, *(command.to_dict() for command in under_way[1:]))
+    changed = two.nodes.queues["q"].definition
+    assert (changed.arguments, changed.alternate) == ({"x-message-ttl": 5, "qpid.max_count": 7}, "amq.fanout")
+    assert two.nodes.queues["q"].ttl_ms == 5
+    assert two.nodes.queues["r"].definition.arguments == {"qpid.max_count": 1}
+    assert two.nodes.exchanges["x"].definition.alternate == "amq.fanout"
+
+
 def test_arguments_of_all_types_that_a_log_can_hold_are_read_back_as_they_were_asked_for() -> None:
     values = [None, True, 1, -(2**63), 2**64 - 1, 1.5, "text\0", [1, ["a"]], {"a": {"b": [None]}}]
     arguments = {f"note {number}": value for number, value in enumerate(values)}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.core import limits
-from broker.core.commands import Bind, PolicyAdd, PolicyDel, QueueAdd
+from broker.core.commands import Bind, Command, PolicyAdd, PolicyDel, QueueAdd
 from broker.core.definitions import Nothing, PolicyGone, PolicyMade
 from broker.core.dynamic import LifetimePolicy
 from broker.core.management import plan, policy_items
@@ -162,6 +162,32 @@ def test_what_is_not_there_is_not_changed_or_deleted() -> None:
     ):
         with pytest.raises(Refused, match="there is no queue policy 'q'"):
             attempt()
+
+
+def test_a_change_of_a_policy_starts_from_those_of_it_that_are_under_way() -> None:
+    """Breaks when a second change undoes the first, or a policy is made twice, because neither was committed."""
+    both = two(("queue", "there", {"arguments": {"note": "x"}}))
+    under_way: list[Command] = [plan_policy(both.nodes, "topic", "there", {"durable": True}, there=False)[1]]
+    both.nodes.under_way = lambda: iter(under_way)
+    for pattern, body, there in (
+        ("there", {"arguments": {"qpid.max_count": 1}}, True),
+        ("there", {"arguments": {"qpid.max_size": 2}}, True),
+        ("new", {"durable": True}, False),
+        ("new", {"byUse": False}, True),
+    ):
+        under_way.append(plan_policy(both.nodes, "queue", pattern, body, there=there)[1])
+    with pytest.raises(Refused, match="queue policy 'new' exists already"):
+        plan_policy(both.nodes, "queue", "new", {}, there=False)
+    both.apply(CLUSTER, *(command.to_dict() for command in under_way))
+    items = {
+        item["name"]: (item["arguments"], item["durable"], item["byUse"]) for item in policy_items(both.nodes, "QueuePolicy")
+    }
+    changed = {"note": "x", "qpid.max_count": 1, "qpid.max_size": 2}
+    assert items == {"there": (changed, False, True), "new": ({}, True, False)}
+    under_way[:] = [plan_policy_removal(both.nodes, "queue", "there")[1]]
+    with pytest.raises(Refused, match="there is no queue policy 'there'"):
+        plan_policy(both.nodes, "queue", "there", {}, there=True)
+    assert plan_policy(both.nodes, "queue", "there", {}, there=False)[0] == CLUSTER
 
 
 def test_a_refusal_names_the_policy_that_has_a_part_in_it() -> None:
