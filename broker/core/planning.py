@@ -4,6 +4,7 @@ and the log to propose it to, or it is refused with a status and a text.
 Life of a request: `plan_*` reads the registry (`broker.core.nodes`) as it is in this turn, and changes nothing. The caller
 proposes the command; the registry follows when it is committed. Until then the command is under way. It counts where an exchange
 is to be an alternate exchange, or to be deleted, and for a change of the same queue, exchange or policy, which starts from it.
+What is being deleted is bound no more: a binding without its queue or exchange would stay in the cluster's log for ever.
 
 Invariants: nothing in a user's request is ignored: what this broker does not support is refused; a command that needs a machine
 version is planned only if the log has it; every planned command has a text.
@@ -373,7 +374,7 @@ def plan_policy_removal(nodes: Nodes, kind: str, pattern: str) -> tuple[str, Com
 
 
 def plan_binding(nodes: Nodes, exchange: str, queue: str, key: str, arguments: dict[str, Any]) -> tuple[str, Command]:
-    """(log, command) that binds a queue to an exchange."""
+    """(log, command) that binds a queue to an exchange; Refused."""
     found, bound = _ends(nodes, exchange, queue)
     if len(found.routing) >= limits.MAX_BINDINGS_PER_EXCHANGE:
         raise Refused(409, f"exchange {exchange!r} has {limits.MAX_BINDINGS_PER_EXCHANGE} bindings, its limit; unbind some first")
@@ -386,7 +387,13 @@ def plan_binding(nodes: Nodes, exchange: str, queue: str, key: str, arguments: d
 
 
 def binding_of(nodes: Nodes, exchange: ExchangeNode, queue: str, key: str, arguments: dict[str, Any]) -> Bind:
-    """The command that binds the queue of this identity. An exchange that keeps its last message owes it to a new binding."""
+    """The command that binds the queue of this identity. An exchange that keeps its last message owes it to a new binding.
+    Refused."""
+    for command in nodes.under_way():
+        if isinstance(command, ExchangeDel) and command.uuid == exchange.uuid:
+            raise Refused(404, f"exchange {exchange.name!r} is being deleted")
+        if isinstance(command, QueueDel | QueueDelIfEmpty) and command.uuid == queue:
+            raise Refused(404, "this queue is being deleted")
     owes = exchange.keeps and nodes.log_of_binding((exchange.uuid, queue, key)) is None
     needs = PASSAGE_SINCE if owes else 1
     return Bind(needs=needs, exchange=exchange.uuid, queue=queue, key=key, arguments=arguments, owes=owes)

@@ -200,10 +200,10 @@ class Exchanges:
         queue_id = self._new_id()
         try:
             _, create = plan_queue(nodes, name, queue_id, attributes, self._quota.owner(user), own=True)
+            bind = binding_of(nodes, exchange, queue_id, key, arguments)
         except Refused as refusal:
             raise refused(refusal) from None
         nodes.expect(queue_id, gate)
-        bind = binding_of(nodes, exchange, queue_id, key, arguments)
 
         def made(reason: str) -> None:
             queue = self.queues.named(name)

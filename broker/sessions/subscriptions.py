@@ -130,9 +130,11 @@ class Subscriptions:
         nodes = self._logs.nodes
         try:
             exchange = nodes.exchange_by_uuid(binding.exchange)
+            return binding_of(nodes, exchange, queue, binding.key, dict(binding.arguments))
         except KeyError:
             raise Condition("amqp:not-found", "the exchange of this subscription was deleted meanwhile") from None
-        return binding_of(nodes, exchange, queue, binding.key, dict(binding.arguments))
+        except Refused as refusal:
+            raise refused(refusal) from None
 
     def _needs(self, attach: Attach, exchange: ExchangeNode, key: str, terms: Terms) -> Lookups:
         nodes = self._logs.nodes

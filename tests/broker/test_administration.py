@@ -151,6 +151,23 @@ def test_two_changes_that_come_together_both_take_effect_and_a_policy_is_made_on
         assert (policy["durable"], policy["arguments"]) == (True, {"qpid.max_count": 3})
 
 
+@pytest.mark.parametrize("kind", ["queue", "exchange"])
+def test_a_binding_to_what_is_deleted_in_the_same_moment_is_refused_and_not_in_the_log(kind: str) -> None:
+    """Breaks when such a binding is answered with 201, and stays in the log of every member for ever."""
+    with bench(clustered=True) as b:
+        client = b.client()
+        assert client.request("CREATE", "queue", "q", {"replicate": "all"})[0] == 201
+        assert client.request("CREATE", "exchange", "x", {"replicate": "all"})[0] == 201
+        reply, link = client.receiver(None, dynamic=True), client.sender("$management")
+        box = reply.remote_source.address
+        gone = request("DELETE", kind, "q" if kind == "queue" else "x", box, 1)
+        bound = request("CREATE", "binding", "", box, 2, {"exchange": "x", "queue": "q", "key": "k"})
+        client.send_encoded(link, gone, bound)
+        answers = {answer.correlation_id: answer.properties["statusCode"] for _, answer in client.received[reply.name]}
+        assert answers == {1: 204, 2: 404}
+        assert not b.lead.ledger.state.definitions.bindings
+
+
 def test_changes_of_a_term_that_is_over_are_under_way_no_more() -> None:
     with bench(clustered=True) as b:
         b.lead.automatic = False

@@ -11,7 +11,7 @@ from broker.core import limits
 from broker.core.filters import NO_LOCAL, SELECTOR
 from broker.sessions.origins import origin_address
 from tests.broker import test_departure
-from tests.broker.clients import ADMIN, Bench, Client, bench, condition
+from tests.broker.clients import ADMIN, Bench, Client, bench, condition, request
 from tests.broker.drain_bench import body as encoded
 from tests.broker.drain_bench import send
 
@@ -513,3 +513,48 @@ def test_a_drain_of_an_earlier_release_pauses_no_subscription_and_no_other_queue
         assert subscriber.bodies(link) == ["1"]
         taker = b.client()
         assert taker.bodies(taker.receiver("q", credit=10)) == ["2"]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_an_exchange_that_is_being_deleted_gets_no_more_subscriptions(durable: bool) -> None:
+    """Breaks when the link waits for messages that cannot come, and a binding to nothing stays in the cluster's log."""
+    with bench(clustered=True) as b:
+        b.upgraded()
+        admin = b.client(ADMIN)
+        assert admin.request("CREATE", "exchange", "x", {"exchangeType": "fanout", "replicate": "all"})[0] == 201
+        client, before = b.client(container="c1"), set(b.broker.nodes.queues)
+        reply, link = admin.receiver(None, dynamic=True), admin.sender("$management")
+        b.lead.automatic = False
+        admin.send_encoded(link, request("DELETE", "exchange", "x", reply.remote_source.address))
+        subscription = subscribe(client, "news", "x", durable=True) if durable else client.receiver("x")
+        assert condition(subscription) == "amqp:not-found"
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        assert "x" not in b.broker.nodes.exchanges
+        assert set(b.broker.nodes.queues) == before
+        assert not any(log.ledger.state.definitions.bindings for log in b.logs.values())
+
+
+def test_a_subscription_that_is_being_deleted_is_not_bound_again() -> None:
+    """Breaks when its exchange was made anew, and the binding for it stays in the cluster's log without the queue."""
+    with bench(clustered=True) as b:
+        b.upgraded()
+        admin, client = b.client(ADMIN), b.client(container="c1")
+        made = {"exchangeType": "fanout", "replicate": "all"}
+        assert admin.request("CREATE", "exchange", "x", made)[0] == 201
+        subscribe(client, "news", "x").detach()
+        b.settle()
+        assert admin.request("DELETE", "exchange", "x")[0] == 204
+        assert admin.request("CREATE", "exchange", "x", made)[0] == 201
+        (name,) = (node.name for node in b.broker.nodes.queues.values() if node.terms is not None)
+        reply, link = admin.receiver(None, dynamic=True), admin.sender("$management")
+        b.lead.automatic = False
+        admin.send_encoded(link, request("DELETE", "queue", name, reply.remote_source.address))
+        again = b.client(container="c1")
+        assert condition(subscribe(again, "news", "x")) == "amqp:not-found"
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        assert name not in b.broker.nodes.queues
+        assert not b.lead.ledger.state.definitions.bindings

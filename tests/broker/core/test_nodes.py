@@ -11,7 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core import limits
-from broker.core.commands import Alter, Bind, Command, ExchangeAdd, PolicyAdd, QueueAdd, QueueDel, StoreAdd, decode
+from broker.core.commands import (
+    Alter,
+    Bind,
+    Command,
+    ExchangeAdd,
+    ExchangeDel,
+    PolicyAdd,
+    QueueAdd,
+    QueueDel,
+    QueueDelIfEmpty,
+    StoreAdd,
+    decode,
+)
 from broker.core.definitions import ExchangeGone, QueueMade, Unbound
 from broker.core.nodes import BUILT_IN, CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode, Refused
 from broker.core.planning import (
@@ -440,6 +452,23 @@ def test_a_change_starts_from_the_changes_of_the_same_thing_that_are_under_way()
     assert two.nodes.queues["q"].ttl_ms == 5
     assert two.nodes.queues["r"].definition.arguments == {"qpid.max_count": 1}
     assert two.nodes.exchanges["x"].definition.alternate == "amq.fanout"
+
+
+@pytest.mark.parametrize(
+    "command, text",
+    [
+        (QueueDel(uuid="u-q"), "this queue is being deleted"),
+        (QueueDelIfEmpty(uuid="u-q"), "this queue is being deleted"),
+        (ExchangeDel(uuid="x-x"), "exchange 'x' is being deleted"),
+    ],
+)
+def test_what_is_being_deleted_is_bound_no_more(command: Command, text: str) -> None:
+    """Breaks when the cluster's log gets a binding that nothing can remove, because its queue or exchange is not there."""
+    two = Two()
+    two.apply(CLUSTER, queue("q"), queue("other"), exchange("x"), exchange("y"))
+    two.nodes.under_way = lambda: iter([command])
+    assert refusal(plan_binding, two.nodes, "x", "q", "k", {}) == (404, text)
+    assert plan_binding(two.nodes, "y", "other", "k", {})[0] == CLUSTER
 
 
 def test_arguments_of_all_types_that_a_log_can_hold_are_read_back_as_they_were_asked_for() -> None:
