@@ -8,7 +8,7 @@ import proton
 import pytest
 
 from broker.core.filters import SELECTOR
-from tests.broker.clients import ACCEPTED, Bench, Client, bench, condition, statuses
+from tests.broker.clients import ACCEPTED, ADMIN, Bench, Client, bench, condition, statuses
 from tests.broker.core.stream import transfer
 from tests.broker.test_acl import enforce
 from tests.broker.test_subscriptions import queues
@@ -97,6 +97,18 @@ def test_a_temporary_queue_goes_with_its_connection(how: str) -> None:
             client.connection.close()
         b.settle()
         assert queues(b) == []
+
+
+def test_a_temporary_topic_is_no_alternate_exchange_because_it_goes_without_being_asked() -> None:
+    with bench() as b:
+        client = b.client()
+        made = dynamic(client, sends=True, capability="temporary-topic")
+        asked = {"alternateExchange": address_of(made)}
+        status, text, _ = b.client(ADMIN).request("CREATE", "queue", "q", asked)
+        assert (status, "goes with the link that made it" in text) == (409, True), text
+        made.close()
+        b.settle()
+        assert b.client(ADMIN).request("CREATE", "queue", "q", asked)[0] == 404
 
 
 def test_a_temporary_topic_gives_each_of_its_subscribers_everything() -> None:

@@ -25,10 +25,12 @@ from broker.core.commands import (
     decode,
 )
 from broker.core.definitions import ExchangeGone, QueueMade, Unbound
+from broker.core.dynamic import LifetimePolicy
 from broker.core.nodes import BUILT_IN, CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode, Refused
 from broker.core.planning import (
     plan_alteration,
     plan_binding,
+    plan_dynamic,
     plan_exchange,
     plan_exchange_removal,
     plan_policy,
@@ -599,6 +601,23 @@ def test_an_exchange_that_is_being_deleted_cannot_become_an_alternate_exchange()
         status, text = refusal(call, two.nodes, *wish)
         assert (status, "no exchange named 'alt'" in text) == (404, True), text
     assert plan_queue(two.nodes, "new", "u", {"alternateExchange": "other"})[0] == LOCAL
+
+
+def test_a_dynamic_topic_cannot_become_an_alternate_exchange() -> None:
+    """Breaks when dead letters are lost, because their exchange has gone with the link that made it."""
+    two = Two()
+    two.apply(CLUSTER, {"op": "machine-version", "needs": 7}, queue("q"), exchange("other"))
+    two.plan(plan_dynamic(two.nodes, "exchange", "temporary.1", "u-1", LifetimePolicy.ON_CLOSE, ""))
+    asked = {"alternateExchange": "temporary.1"}
+    for call, wish in (
+        (plan_queue, ("new", "u", asked)),
+        (plan_exchange, ("new", "u", asked)),
+        (plan_alteration, ("queue", "q", asked)),
+        (plan_alteration, ("exchange", "other", asked)),
+        (partial(plan_policy, there=False), ("queue", "new", asked)),
+    ):
+        status, text = refusal(call, two.nodes, *wish)
+        assert (status, "goes with the link that made it" in text) == (409, True), text
 
 
 def test_a_log_in_which_an_alternate_exchange_was_deleted_is_read_as_it_was_written() -> None:
