@@ -763,18 +763,26 @@ class Sender(Link):
 
 def set_condition(pointer: Any, condition: Condition) -> None:
     """Write an error condition into proton's own, cut so that its frame is as small as any peer may demand, because proton cannot
-    split it. Of the info, texts are left out that are longer than any name of a node or host."""
+    split it. Of the info, entries are left out that do not fit beside those before them; the text gets the rest."""
     room = limits.MAX_CONDITION_BYTES
     lib.pn_condition_set_name(pointer, condition.name.encode())
     if condition.info:
-        named = values.encode({values.Symbol(key): value for key, value in condition.info.items() if _is_short(value)})
+        named = _info_within(condition.info, room)
         put_value(lib.pn_condition_info(pointer), named)
         room -= len(named)
     lib.pn_condition_set_description(pointer, _cut(condition.text, room))
 
 
-def _is_short(value: Any) -> bool:
-    return not isinstance(value, str) or len(value.encode()) <= limits.MAX_NAME_BYTES
+def _info_within(info: Mapping[str, Any], room: int) -> bytes:
+    """The first entries of an info, encoded, in at most so many bytes."""
+    fits: dict[values.Symbol, Any] = {}
+    encoded = values.encode(fits)
+    for key, value in info.items():
+        more = fits | {values.Symbol(key): value}
+        found = values.encode(more)
+        if len(found) <= room:
+            fits, encoded = more, found
+    return encoded
 
 
 def _cut(text: str, room: int) -> bytes:
@@ -782,7 +790,7 @@ def _cut(text: str, room: int) -> bytes:
     encoded = text.encode()
     if len(encoded) <= room:
         return encoded
-    return encoded[: max(room - 3, 0)].decode(errors="ignore").encode() + b"..."
+    return encoded[: max(room - 3, 0)].decode(errors="ignore").encode() + b"..."[:room]
 
 
 def condition_text(pointer: Any) -> str:

@@ -126,7 +126,7 @@ class Logs:
         if not to:
             return Condition("amqp:resource-locked", text)
         host, _, port = to[0].rpartition(":")
-        info = {"hostname": host, "network-host": host, "port": int(port)}
+        info = {"network-host": host, "port": int(port), "hostname": host}  # what matters most comes first, if not all fits
         return Condition("amqp:link:redirect", text, info | ({"address": address} if address else {}))
 
     def must_serve(self) -> None:

@@ -201,6 +201,20 @@ def test_a_condition_is_cut_so_that_its_frame_is_no_larger_than_any_peer_takes(t
         assert text.startswith(told.description[:-3])
 
 
+@pytest.mark.parametrize("host", [20, 162, 163, 164, 165, 253])
+def test_the_info_of_a_condition_is_bounded_in_sum_and_its_first_entries_stay(host: int) -> None:
+    """Breaks when a redirect to a node with a long name on a host with a long name ends the connection of a peer."""
+    peer = Proton(frame=512).open()
+    link = peer.sender()
+    info = {"network-host": "h" * host, "port": 5672, "hostname": "h" * host, "address": "q" * 255}
+    peer.into("s").close(Condition("amqp:link:redirect", "x" * 500, info))
+    (size,) = frame_sizes(peer)
+    assert size <= 512
+    told = link.remote_condition.info
+    assert told == {key: info[key] for key in told}
+    assert list(told) == [*("network-host", "port"), *(["hostname"] if host < 165 else []), *(["address"] if host == 20 else [])]
+
+
 def frame_sizes(peer: Proton) -> list[int]:
     """Of the frames that the server has to send, which are sent."""
     data, sizes = b"".join(peer.server.engine.take_output()), []
