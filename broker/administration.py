@@ -124,17 +124,22 @@ class Administration:
         )
         self._failures = Bounded(clock.seconds, lambda line: _log.error("{line}", line=line), "failed management requests")
 
-    def take(self, producer: Producer, request_bytes: bytes, delivery_id: int) -> None:
+    def take(
+        self, producer: Producer, request_bytes: bytes, delivery_id: int, unanswered: Callable[[], object] = lambda: None
+    ) -> None:
         """Serve a request that came over this link, now or in a later turn, and accept it then. Requests of a link keep their
-        order; those that still wait when it ends are dropped."""
+        order; those that still wait when it ends are dropped. `unanswered` is called if it is rejected or dropped."""
+
+        def refuse(condition: Condition) -> None:
+            unanswered()
+            producer.refuse(delivery_id, REJECTED, condition)
+
         if self._waiting_bytes + len(request_bytes) > limits.MANAGEMENT_WAITING_BYTES:
             text = f"management requests of {self._waiting_bytes} bytes wait already: ask again later, and less at a time"
-            producer.refuse(delivery_id, REJECTED, Condition("amqp:resource-limit-exceeded", text))
+            refuse(Condition("amqp:resource-limit-exceeded", text))
             return
         work = self.handle(producer.session.rights, request_bytes)
-        request = _Request(
-            work, len(request_bytes), partial(producer.done, delivery_id), partial(producer.refuse, delivery_id, REJECTED)
-        )
+        request = _Request(work, len(request_bytes), partial(producer.done, delivery_id), refuse, unanswered)
         if self._waiting or self._spent_s >= self._turn_s or not self._serve(request):
             self._waiting.setdefault(producer, deque()).append(request)
             self._waiting_bytes += request.nbytes
@@ -182,6 +187,8 @@ class Administration:
                 requests = self._waiting.pop(producer)
                 if not producer.link.open:
                     self._waiting_bytes -= sum(request.nbytes for request in requests)
+                    for request in requests:
+                        request.dropped()
                     continue
                 request = requests.popleft()
                 self._waiting_bytes -= request.nbytes
@@ -580,12 +587,13 @@ _OF_A_CONNECTION = {"connection": "id", "processName": "processName", "processId
 
 @dataclass(slots=True)
 class _Request:
-    """A request in progress: the rest of the work, and the call at its end."""
+    """A request in progress: the rest of the work, and the calls at its end, one of which is made."""
 
     work: Iterator[None]
     nbytes: int
     served: Callable[[], None]
     refused: Callable[[Condition], None]
+    dropped: Callable[[], object]
 
 
 def _asked_page(body: dict[str, Any]) -> tuple[int, Place]:

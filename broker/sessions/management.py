@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from broker.amqp import management_node
@@ -16,8 +17,11 @@ from broker.sessions.uploads import Gathering
 class TakeRequest(Protocol):
     """The object that serves requests."""
 
-    def take(self, producer: Producer, request_bytes: bytes, delivery_id: int) -> None:
-        """A request has come over this link: it gets its outcome when it has had its turn."""
+    def take(
+        self, producer: Producer, request_bytes: bytes, delivery_id: int, unanswered: Callable[[], object] = lambda: None
+    ) -> None:
+        """A request has come over this link: it gets its outcome when it has had its turn. `unanswered` is called if it is
+        rejected, or dropped because its link has ended."""
 
 
 class ManagementTerminus:

@@ -5,12 +5,14 @@ over the sending link is translated into a request of our management (`broker.co
 the receiving link, and is translated there into RabbitMQ's form.
 
 Invariants: management checks a client's rights, as for any request; every request gets one answer, if both links of its pair
-exist; the number of requests that wait for an answer is limited for each pair.
+exist and management does not refuse it; the number of requests that wait for an answer is limited for each pair, and a request
+that management has refused or dropped does not wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from broker.amqp import management_node
@@ -44,15 +46,19 @@ class Answers(Mailbox):
         self._nodes = nodes
         self._close = close
 
-    def ask(self, request: Native, known_as: Any) -> bytes:
-        """The request to management, whose answer will arrive here. OverflowError when too many requests have no answer."""
+    def ask(self, request: Native, known_as: Any) -> tuple[int, bytes]:
+        """The number of a request and its bytes for management, whose answer will arrive here. OverflowError when too many
+        requests have no answer."""
         if len(self._asked) >= limits.MAILBOX_MESSAGES:
             raise OverflowError(f"{len(self._asked)} requests wait for their answers already")
-        self._next += 1
-        self._asked[self._next] = request, known_as
-        return management_node.encode_request(
-            self._next, self.address, request.operation, request.type, request.name, request.body
-        )
+        number = self._next = self._next + 1
+        asked = management_node.encode_request(number, self.address, request.operation, request.type, request.name, request.body)
+        self._asked[number] = request, known_as
+        return number, asked
+
+    def unanswered(self, number: int) -> None:
+        """Management will not answer this request."""
+        self._asked.pop(number, None)
 
     def put(self, data: bytes) -> None:
         """An answer of management."""
@@ -157,7 +163,7 @@ class Requests(ManagementTerminus):
             data = message.in_order(data)
             known_as = message.message_id(data)
             request = rabbitmq.native(message.subject(data) or "", message.to(data) or "", message.body_value(data))
-            asked = answers.ask(request, known_as)
+            number, asked = answers.ask(request, known_as)
         except BadMessage as error:
             producer.refuse(delivery_id, REJECTED, Condition("amqp:decode-error", str(error)))
         except OverflowError as error:
@@ -166,7 +172,7 @@ class Requests(ManagementTerminus):
             answers.say(known_as, 400, str(error))
             producer.done(delivery_id)
         else:
-            self._requests.take(producer, asked, delivery_id)
+            self._requests.take(producer, asked, delivery_id, partial(answers.unanswered, number))
 
 
 def _pair(attach: Attach) -> Pair:

@@ -7,6 +7,7 @@ from typing import Any
 import proton
 import pytest
 
+from broker.core import limits
 from tests.broker.clients import ACCEPTED, Bench, bench, condition, statuses
 
 
@@ -132,6 +133,36 @@ def test_a_pair_is_of_one_name_and_one_connection() -> None:
         b.settle()
         (late,) = asker.client.send(asker.sender, None, address="/queues/q", subject="GET", id="1")
         assert late.remote.condition.name == "amqp:precondition-failed"
+
+
+def test_a_request_that_management_rejects_waits_for_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when a pair of links that was refused often enough has all its later requests refused, and holds their bodies."""
+    monkeypatch.setattr(limits, "MAILBOX_MESSAGES", 3)
+    with bench() as b:
+        asker = Asker(b)
+        with monkeypatch.context() as patch:
+            patch.setattr(limits, "MANAGEMENT_WAITING_BYTES", 10)
+            for _ in range(5):
+                (sent,) = asker.client.send(asker.sender, QUORUM, address="/queues/q", subject="PUT", id="1")
+                assert "wait already: ask again later" in sent.remote.condition.description
+        assert asker.ask("PUT", "/queues/q", QUORUM) == ("201", {})
+        assert len(asker.client.received[asker.receiver.name]) == 1
+
+
+def test_a_request_that_is_dropped_with_its_link_waits_for_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAILBOX_MESSAGES", 3)
+    with bench() as b:
+        asker = Asker(b)
+        with monkeypatch.context() as patch:
+            patch.setattr(limits, "MANAGEMENT_TURN_S", 0.0)  # each waits for the next turn
+            for number in range(3):
+                encoded = proton.Message(address=f"/queues/q{number}", subject="PUT", id=f"{number}", body=QUORUM).encode()
+                asker.client.send_encoded(asker.sender, encoded, settle=False)
+            asker.sender.close()
+            b.settle()
+        assert (b.broker.nodes.queues, asker.client.received[asker.receiver.name]) == ({}, [])
+        asker.sender = asker.client.sender("/management", name="pair")
+        assert asker.ask("PUT", "/queues/q", QUORUM) == ("201", {})
 
 
 @pytest.mark.parametrize("as_rabbitmq, product", [(True, "RabbitMQ"), (False, "understudy")])
