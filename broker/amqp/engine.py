@@ -555,7 +555,8 @@ class Engine:
     # ---- events
 
     def drain(self) -> None:
-        """Handle every event that waits, then tell the listener of whole batches."""
+        """Handle every event that waits, then tell the listener of whole batches. What came before a request to a coordinator, on
+        any link, is told before it: the request decides about it."""
         collector, links = self._collector, self._links
         peek, pop, kind_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
         delivery_of, link_of = lib.pn_event_delivery, lib.pn_delivery_link
@@ -577,6 +578,12 @@ class Engine:
                 delivery = delivery_of(event)
                 link = links.get(link_of(delivery))
                 if isinstance(link, Receiver):
+                    if link.to_coordinator and any(each is not link for each in touched):
+                        self._tell(touched)
+                        touched = {}
+                        if not self.alive:
+                            return
+                        continue
                     self._incoming(link, delivery)
                     touched[link] = None
                 elif isinstance(link, Sender):

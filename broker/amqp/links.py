@@ -277,12 +277,15 @@ class Receiver(Link):
         "partial",
         "parts",
         "posted",
+        "to_coordinator",
         "unfinished",
         "whole_bytes",
     )
 
     def __init__(self, engine: Owner, handle: Any) -> None:
         super().__init__(engine, handle, False)
+        self.to_coordinator = lib.pn_terminus_get_type(lib.pn_link_remote_target(handle)) == lib.PN_COORDINATOR
+        """Whether its messages declare and discharge transactions."""
         self.account = Incoming()
         self.inbox: list[bytes] = []
         self.kept: Kept | None = None

@@ -31,10 +31,10 @@ class Transactor:
         self.control.open()
         bench.settle()
 
-    def ask(self, descriptor: str, fields: list[Any]) -> Any:
+    def ask(self, descriptor: str, fields: list[Any], *, settle: bool = True) -> Any:
         """A request; returns its delivery."""
         body = proton.Described(proton.symbol(descriptor), fields)
-        return self.client.send(self.control, body)[0]
+        return self.client.send(self.control, body, settle=settle)[0]
 
     def declare(self) -> bytes:
         """The id of a new transaction."""
@@ -48,25 +48,30 @@ class Transactor:
         """Discharge it; returns the delivery of the request."""
         return self.ask("amqp:discharge:list", [txn_id, fail])
 
-    def post(self, link: Any, txn_id: bytes, *bodies: Any, **fields: Any) -> list[Any]:
+    def post(self, link: Any, txn_id: bytes, *bodies: Any, settle: bool = True, **fields: Any) -> list[Any]:
         """Send messages in a transaction; returns their deliveries."""
-        return [self.post_encoded(link, txn_id, proton.Message(body=body, **fields).encode()) for body in bodies]
+        encoded = [proton.Message(body=body, **fields).encode() for body in bodies]
+        return [self.post_encoded(link, txn_id, data, settle=settle) for data in encoded]
 
-    def post_encoded(self, link: Any, txn_id: bytes, data: bytes) -> Any:
+    def post_encoded(self, link: Any, txn_id: bytes, data: bytes, *, settle: bool = True) -> Any:
         """Send one in a transaction."""
         (delivery,) = self.client.send_encoded(link, data, settle=False)
         delivery.local.data = [txn_id]
         delivery.update(TRANSACTIONAL)
-        self.bench.settle()
+        if settle:
+            self.bench.settle()
         return delivery
 
-    def give(self, delivery: Any, txn_id: bytes, outcome: int = 0x24, fields: Any = (), *, settle: bool = True) -> None:
-        """Give a received message an outcome in a transaction."""
+    def give(
+        self, delivery: Any, txn_id: bytes, outcome: int = 0x24, fields: Any = (), *, settle: bool = True, at_once: bool = True
+    ) -> None:
+        """Give a received message an outcome in a transaction, and send it `at_once`, or with what comes next."""
         delivery.local.data = [txn_id, proton.Described(proton.ulong(outcome), list(fields))]
         delivery.update(TRANSACTIONAL)
         if settle:
             delivery.settle()
-        self.bench.settle()
+        if at_once:
+            self.bench.settle()
 
 
 @pytest.fixture
@@ -184,6 +189,65 @@ def test_a_transaction_is_undone_when_whoever_declared_it_goes(bench: Bench, end
     assert other.bodies(waiting) == ["in"]
     assert other.received[waiting.name][0][1].delivery_count == 0
     assert bench.depth("bills") == 0
+
+
+@pytest.mark.parametrize("end", ["close", "detach", "session"])
+@pytest.mark.parametrize("fail", [False, True])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_was_consumed_over_a_link_that_has_ended_stays_in_its_transaction(
+    bench: Bench, end: str, fail: bool, at_once: bool
+) -> None:
+    one = Transactor(bench)
+    one.client.send(one.client.sender("orders"), "in")
+    first, one.client.session = one.client.session, one.client.connection.session()
+    one.client.session.open()
+    receiver, session = one.client.receiver("orders", credit=1), one.client.session
+    one.client.session = first
+    delivery, txn_id = one.client.received[receiver.name][0][0], one.declare()
+    one.give(delivery, txn_id, at_once=not at_once)
+    {"close": receiver.close, "detach": receiver.detach, "session": session.close}[end]()
+    bench.settle()
+    other = bench.client()
+    waiting = other.receiver("orders")
+    assert other.bodies(waiting) == []
+    assert one.discharge(txn_id, fail=fail).remote_state == A
+    assert other.bodies(waiting) == (["in"] if fail else [])
+
+
+@pytest.mark.parametrize("what", ["accept", "post"])
+def test_a_discharge_counts_all_that_has_come_before_it_in_one_read(bench: Bench, what: str) -> None:
+    """Breaks when a request to the coordinator that came first takes the discharge with it, before what lies between them: a
+    transaction is committed, and a message that it has accepted is delivered again."""
+    one = Transactor(bench)
+    orders, bills = one.client.sender("orders"), one.client.sender("bills")
+    one.client.send(orders, "in")
+    receiver = one.client.receiver("orders", credit=1)
+    ((delivery, _),) = one.client.received[receiver.name]
+    txn_id = one.declare()
+    one.ask("amqp:declare:list", [None], settle=False)
+    came = output(one.client)
+    if what == "accept":
+        one.give(delivery, txn_id, at_once=False)
+    else:
+        posted = one.post(bills, txn_id, "out", settle=False)
+    came += output(one.client)
+    discharge = one.ask("amqp:discharge:list", [txn_id, False], settle=False)
+    one.client.say(came + output(one.client))
+    bench.settle()
+    assert discharge.remote_state == A
+    receiver.flow(1)
+    bench.settle()
+    assert one.client.bodies(receiver) == ["in"]
+    assert (bench.depth("orders"), bench.depth("bills")) == ((0, 0) if what == "accept" else (1, 1))
+    assert what == "accept" or [each.remote_state for each in posted] == [TRANSACTIONAL]
+
+
+def output(client: Client) -> bytes:
+    """What a client has to send, taken from it."""
+    waiting = client.transport.pending()
+    data = bytes(client.transport.peek(waiting))
+    client.transport.pop(len(data))
+    return data
 
 
 def test_a_new_term_knows_no_transaction_of_the_last_one() -> None:
