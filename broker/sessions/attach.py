@@ -122,6 +122,11 @@ class LinkEnd:
         """Whether something that came here waits for this broker to serve queues: it ends then, too."""
         return False
 
+    @property
+    def outstanding(self) -> int:
+        """How many messages are on their way to its client, or there and not settled, and return to a queue when it ends."""
+        return 0
+
     def needs(self) -> Lookups:
         """The lookups that must be allowed for it."""
         return ()

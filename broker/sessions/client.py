@@ -25,6 +25,8 @@ from broker.sessions.termini import Termini
 from broker.sessions.transactions import Transactions
 from broker.sessions.turn import Turn
 
+_ENDED = "messages that this connection held went back to their queue, because the broker ended their link"
+
 
 class ClientSession:
     """See the module. Fulfils `connection.Session` towards the connection, and `attach.Output` towards link ends."""
@@ -185,7 +187,10 @@ class ClientSession:
             undo()
 
     def end_link(self, link: Link, condition: Condition) -> None:
-        """End a link from this side. The engine reports no end of it."""
+        """End a link from this side. The engine reports no end of it. An outcome that its client has sent and that has not come
+        is passed over, so no transaction that is open is committed without it."""
+        if link.context is not None and link.context.outstanding:
+            self.transactions.fail_open(_ENDED)
         self.on_link_closed(link)
         link.close(condition)
         self.touch()

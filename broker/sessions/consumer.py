@@ -162,7 +162,7 @@ class Subscription(LinkEnd):
 
     @property
     def outstanding(self) -> int:
-        """How many messages are on their way to its client, or there and not settled; none that come to no end by that."""
+        """How many messages are on their way to its client, or there and not settled, and return to the queue when it ends."""
         return 0 if self.browse else self.link.account.n_unsettled + (self._large is not None)
 
     def wants_more(self, order: Discipline) -> bool:

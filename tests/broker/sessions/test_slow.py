@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.broker.clients import Bench, Client, bench, condition
+from tests.broker.sessions.test_transactions import A, Transactor, refusal
 
 LIMIT_S = 10.0
 
@@ -106,3 +107,35 @@ def test_nobody_is_slow_where_that_is_not_asked_for() -> None:
         holder(b)
         b.pass_time(100)
         assert broker_item(b) == (0, 0)
+
+
+@pytest.mark.parametrize("ended_by", ["the broker", "its client"])
+def test_a_transaction_is_undone_if_the_broker_ends_a_link_whose_client_may_have_sent_an_outcome_in_it(ended_by: str) -> None:
+    """Breaks when a transaction is committed without a message that its client has accepted, which another consumer then gets."""
+    with bench(slow_s=LIMIT_S, ends_slow=True) as b:
+        b.queue("out")
+        filled(b)
+        work = Transactor(b)
+        link = work.client.receiver("q", 2)
+        txn_id = work.declare()
+        work.post(work.client.sender("out"), txn_id, "result")
+        other = b.client()
+        taker = other.receiver("q", 3)
+        if ended_by == "its client":
+            link.close()
+            b.settle()
+        else:
+            other.send(other.sender("q"), "more")
+            b.clock.advance(2 * LIMIT_S)
+        work.give(work.client.received[link.name][0][0], txn_id)
+        discharge = work.discharge(txn_id)
+        taker.flow(10)
+        b.pass_time(1)
+        assert sorted(map(str, other.bodies(taker)))[:5] == list("01234")
+        if ended_by == "its client":
+            assert (discharge.remote_state, b.depth("out")) == (A, 1)
+        else:
+            assert condition(link) == "amqp:resource-limit-exceeded"
+            why = "messages that this connection held went back to their queue, because the broker ended their link"
+            assert refusal(discharge) == ("amqp:transaction:rollback", f"the transaction was undone: {why}")
+            assert b.depth("out") == 0
