@@ -56,7 +56,6 @@ class View:
     primary: str
     """The member name of the primary that it follows; "" if it knows none."""
     learner: bool = False
-    """Whether it is a learner, and does not say that it can be elected all the same (its vote is taken, not yet for good)."""
     blank: bool = False
     """Whether its store has never caught up with a primary."""
     cluster_id: str = ""
@@ -70,6 +69,8 @@ class View:
     """The settings of the cluster, as far as this broker has applied the log."""
     witness: bool = False
     """Whether it only votes, and stores no messages."""
+    electable: bool = False
+    """Whether it is a learner that can be elected all the same: it does not know whether its vote is taken for good."""
 
     @classmethod
     def of(cls, item: Mapping[str, Any], member: str) -> View:
@@ -92,13 +93,14 @@ class View:
             last_epoch,
             last_index,
             str(item.get("primary") or ""),
-            roles.get(member) == "learner" and item.get("electable") is not True,
+            learner := roles.get(member) == "learner",
             item.get("blank") is True,
             str(item.get("clusterId") or ""),
             Members.of(item) if item.get("address") == member else None,
             applied if isinstance(applied := item.get("appliedIndex"), int) else 0,
             _settings_of(item),
             item.get("witness") is True,
+            learner and item.get("electable") is True,
         )
 
 
@@ -143,9 +145,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """All brokers at one moment, in the order of the configuration."""
+    """All brokers at one moment, in the order of the configuration. `lowered`: the learners among them that can be elected, if
+    `brokers` are only those whose votes count.
+    """
 
     brokers: tuple[Seen, ...]
+    lowered: tuple[Seen, ...] = ()
 
     @property
     def majority(self) -> int:
@@ -162,7 +167,7 @@ class Sight:
         """The broker that serves. If several do, the one with the highest epoch, because the others will soon learn of
         it.
         """
-        serving = [seen for seen in self.brokers if seen.serves]
+        serving = [seen for seen in (*self.brokers, *self.lowered) if seen.serves]
         return max(serving, key=lambda seen: seen.view.epoch if seen.view else 0, default=None)
 
     def is_served(self, cluster: str) -> bool:
@@ -213,19 +218,25 @@ class Sight:
         """The brokers whose votes count in an election of this cluster, as far as is known: no learners, and no members
         of other clusters. While no reachable broker reports its cluster (""), those of any cluster: then this daemon is
         disconnected, and they still exist. Whether an unreachable broker is a learner is what the reachable ones say.
+        Learners that can be elected are `lowered`: no candidate counts their votes.
         """
         members = self.newest_members(cluster)
         learners = () if members is None else members.learners
         known = (seen for seen in self.brokers if seen.reach is Reach.REACHABLE or seen.name not in learners)
-        return Sight(tuple(seen for seen in known if seen.view is None or _elects(seen.view, cluster)))
+        lowered = (seen for seen in self.brokers if seen.view is not None and seen.view.electable and _is_of(seen.view, cluster))
+        return Sight(tuple(seen for seen in known if seen.view is None or _elects(seen.view, cluster)), tuple(lowered))
 
     def seen(self, name: str) -> Seen | None:
         """The broker of that name, if it is watched."""
-        return next((seen for seen in self.brokers if seen.name == name), None)
+        return next((seen for seen in (*self.brokers, *self.lowered) if seen.name == name), None)
 
 
 def _elects(view: View, cluster: str) -> bool:
-    return not view.learner and view.status != "removed" and (not cluster or view.cluster_id in ("", cluster))
+    return not view.learner and view.status != "removed" and _is_of(view, cluster)
+
+
+def _is_of(view: View, cluster: str) -> bool:
+    return not cluster or view.cluster_id in ("", cluster)
 
 
 @dataclass(slots=True)

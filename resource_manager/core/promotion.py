@@ -19,7 +19,7 @@ says wait:
    (docs/adr/0017);
 8. there is a candidate that is not a witness and that no tag excludes: the one with the newest log (last epoch, then
    last index, as votes require: Raft §5.4.1), then the highest priority, then the site of the failed primary, then the
-   first by name.
+   first by name. A learner that can be elected (docs/adr/0041) is one only if no voter that answers has a log as new.
 
 A candidate that refuses is not asked again for a time that doubles with each refusal. The next one is asked after all
 brokers were queried again. A wrong or repeated request does no harm: the brokers' votes decide (docs/ARCHITECTURE.md,
@@ -256,10 +256,11 @@ class Promotion:
 
     def _look(self, sight: Sight, need: _Need, now_s: float) -> list[Effect]:
         fresh = [seen for seen in sight.reachable if seen.has_answered_since(need.fresh_from_s)]
-        patience_ends_s = need.fresh_from_s + self._settings.ask_grace_s
-        if len(fresh) < sight.majority or (len(fresh) < len(sight.reachable) and now_s < patience_ends_s):
+        lowered = [seen for seen in sight.lowered if seen.has_answered_since(need.fresh_from_s)]
+        awaited = len(sight.reachable) - len(fresh) + sum(seen.reach is Reach.REACHABLE for seen in sight.lowered) - len(lowered)
+        if len(fresh) < sight.majority or (awaited and now_s < need.fresh_from_s + self._settings.ask_grace_s):
             return self._ask_again(need, now_s)
-        promoting = [seen.name for seen in fresh if seen.view is not None and seen.view.status == "recovering"]
+        promoting = [seen.name for seen in (*fresh, *lowered) if seen.view is not None and seen.view.status == "recovering"]
         if promoting:
             return [*self._wait(f"{promoting[0]} is being promoted"), *self._ask_again(need, now_s)]
         for primary in sorted({seen.view.primary for seen in fresh if seen.view is not None and seen.view.primary}):
@@ -274,7 +275,8 @@ class Promotion:
             names = ", ".join(missing)
             text = f"every store that answers is new, and {names} may hold messages: a first election needs every broker"
             return [*self._wait(f"{text}; start {names}"), *self._ask_again(need, now_s)]
-        return self._choose(sight, fresh, need, now_s)
+        newest = max((_end(seen) for seen in fresh if seen.view is not None and not seen.view.witness), default=(0, 0))
+        return self._choose(sight, [*fresh, *(seen for seen in lowered if _end(seen) > newest)], need, now_s)
 
     def _choose(self, sight: Sight, fresh: list[Seen], need: _Need, now_s: float) -> list[Effect]:
         candidates = [seen for seen in fresh if seen.view and seen.view.status in _CANDIDATES and not seen.view.witness]
@@ -292,11 +294,11 @@ class Promotion:
         return [request] if confirmed is None else [confirmed, request]
 
     def _order(self, sight: Sight, seen: Seen) -> tuple[int, int, int, bool, str]:
-        assert seen.view is not None
+        last_epoch, last_index = _end(seen)
         tags, served = sight.tags(seen.name), self._served
         priority = self._settings.priorities.get(seen.name, tags.priority)
         elsewhere = served is None or tags.site != sight.tags(served[0]).site
-        return -seen.view.last_epoch, -seen.view.last_index, -priority, elsewhere, seen.name
+        return -last_epoch, -last_index, -priority, elsewhere, seen.name
 
     def _ask_again(self, need: _Need, now_s: float) -> list[Effect]:
         due_s = need.asked_s + need.recheck_s if need.asked_s >= need.fresh_from_s else now_s
@@ -311,6 +313,12 @@ class Promotion:
             return []
         self._said = reason
         return [Waiting(reason)]
+
+
+def _end(seen: Seen) -> tuple[int, int]:
+    """The end of its log, by which logs are compared."""
+    assert seen.view is not None
+    return seen.view.last_epoch, seen.view.last_index
 
 
 def _told(clusters: Mapping[str, tuple[str, ...]]) -> str:

@@ -129,13 +129,18 @@ def test_a_learner_is_known_by_its_own_entry_among_the_members() -> None:
     assert not View.of(ITEM | {"members": members}, "c:1").learner
 
 
-def test_a_learner_that_can_be_elected_still_counts_and_may_be_asked() -> None:
-    """The batch that takes its vote is not committed, and perhaps only its log has it. Breaks when the only one that could win
-    is never asked.
+def test_a_learner_that_can_be_elected_is_known_and_elects_nobody() -> None:
+    """The batch that takes its vote is perhaps not committed, and only in its log. Breaks when the only one that could win is
+    not known as such, or when it counts for the majority: no candidate counts its vote.
     """
-    item = ITEM | {"members": [{"address": "b:1", "role": "learner"}]}
+    item = ITEM | {"members": [{"address": "b:1", "role": "learner"}], "clusterId": "one"}
     views = {"a": view(), "b": View.of(item | {"electable": True}, "b:1"), "c": View.of(item | {"electable": False}, "b:1")}
-    assert [seen.name for seen in seeing(**views).sight(10.0).electors("").brokers] == ["a:1", "b:1"]
+    sight = seeing(**views).sight(10.0)
+    for cluster, lowered in (("", ["b:1"]), ("one", ["b:1"]), ("two", [])):
+        electors = sight.electors(cluster)
+        assert "b:1" not in [seen.name for seen in electors.brokers]
+        assert [seen.name for seen in electors.lowered] == lowered
+    assert not View.of(ITEM | {"electable": True, "members": [{"address": "b:1", "role": "voter"}]}, "b:1").electable
 
 
 def test_a_witness_says_that_it_is_one_and_votes() -> None:

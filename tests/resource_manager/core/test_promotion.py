@@ -312,6 +312,42 @@ def test_a_learner_is_never_asked() -> None:
     assert asked(story.see(1.0, *brokers)) == ["b"]
 
 
+def lowered(name: str, at_s: float, index: int, status: str = "joining") -> Seen:
+    """A learner that does not know whether its vote is taken for good. Its log ends at this index of epoch 3."""
+    item = {"status": status, "epoch": 3, "lastEpoch": 3, "lastIndex": index, "electable": True}
+    return Seen(name, Reach.REACHABLE, "", View.of(item | {"members": [{"address": name, "role": "learner"}]}, name), at_s)
+
+
+@pytest.mark.parametrize("index, chosen", [(70, ["b"]), (71, ["a"])])
+def test_a_learner_that_can_be_elected_is_asked_only_if_no_voter_that_answers_has_a_log_as_new(
+    index: int, chosen: list[str]
+) -> None:
+    """After a restart of all brokers, one whose vote was taken long ago may not know that this is committed. Breaks when it
+    becomes the primary, and steps down at once. If only it has the batch that takes its vote, nobody else can be elected.
+    """
+    assert asked(Story().see(1.0, lowered("a", 1.0, index), says("b", "joining", 1.0), says("c", "joining", 1.0))) == chosen
+    witness = Seen("c", Reach.REACHABLE, "", View("joining", 3, 3, 90, "", witness=True), 1.0)
+    told = asked(Story().see(1.0, lowered("a", 1.0, index), says("b", "joining", 1.0), witness))
+    assert told == chosen, "a witness is no candidate, whatever it attests"
+
+
+def test_the_answer_of_a_learner_that_can_be_elected_is_waited_for_and_its_promotion_not_disturbed() -> None:
+    story = Story.with_a_failed_primary()
+    voters = [says(name, "joining", 10.01) for name in "bc"]
+    assert asked(story.see(10.02, gone("a"), *voters, lowered("d", 9.9, 71))) == []
+    assert asked(story.see(10.03, gone("a"), *voters, lowered("d", 10.03, 71))) == ["d"]
+    assert story.see(10.04, gone("a"), *voters, lowered("d", 10.04, 71, "recovering")) == []
+    story = Story.with_a_failed_primary()
+    effects = story.see(10.02, gone("a"), *voters, lowered("d", 10.02, 71, "recovering"))
+    assert reasons(effects) == ["d is being promoted"]
+
+
+def test_a_primary_that_takes_its_own_vote_still_serves() -> None:
+    """Until this is committed. Breaks when the daemon sees no primary among the voters."""
+    brokers = [lowered("a", 1.0, 71, "active"), says("b", "ready", 1.0, primary="a"), says("c", "ready", 1.0, primary="a")]
+    assert Story().see(1.0, *brokers) == [PrimarySeen("a", 3)]
+
+
 def test_without_a_majority_nothing_is_asked_and_the_log_says_why_once() -> None:
     """Breaks when a daemon on the small side of a partition keeps asking for elections that nobody can win."""
     story = Story()
@@ -458,6 +494,7 @@ def test_learners_make_no_majority() -> None:
     """Breaks when brokers without a vote are counted: an election would be asked for that cannot be won."""
     brokers = [says("a", "joining", 3.0), gone("b"), *(says(name, "joining", 3.0, learner=True) for name in "cd")]
     assert reasons(Story().see(3.0, *brokers)) == ["1 of 2 brokers answer, and 2 are needed"]
+    assert reasons(Story().see(3.0, *brokers[:2], lowered("c", 3.0, 71))) == ["1 of 2 brokers answer, and 2 are needed"]
 
 
 def test_a_candidate_that_dies_while_being_asked_has_refused() -> None:
