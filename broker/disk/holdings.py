@@ -68,7 +68,7 @@ class Holdings:
         self._fresh: set[int] = set()
         self._unwanted: list[tuple[int, Path]] = []
         """Index and path of files that were received with a checkpoint which is not installed. A start may need them until a
-        newer checkpoint is durable."""
+        newer checkpoint is durable: it has taken the place of an own one of the same index."""
         self._next_number = next_number
         self._lock = threads.condition()
 
@@ -208,8 +208,8 @@ class Holdings:
             paths = [self._bodies.pop(number).path for number in dropped]
             in_use = {body.path for body in self._bodies.values()}
             index = checkpoint.index if checkpoint else -1
-            paths += [path for of, path in self._unwanted if of <= index and path not in in_use]
-            self._unwanted = [(of, path) for of, path in self._unwanted if of > index]
+            paths += [path for of, path in self._unwanted if of < index and path not in in_use]
+            self._unwanted = [(of, path) for of, path in self._unwanted if of >= index]
             return Dropped(gone, dropped, paths)
 
     def leave(self, received: Checkpoint) -> None:

@@ -130,6 +130,30 @@ def test_files_that_came_for_nothing_go_when_a_newer_checkpoint_stands_and_not_b
     log.close()
 
 
+def test_files_that_came_for_nothing_stay_if_their_checkpoint_took_the_place_of_the_own_one(folder: Path) -> None:
+    """Both are of the same batch, and so have the same name. Breaks when the next start finds the checkpoint without its files:
+    the store would be fetched again.
+    """
+    log, covered = sender(folder)
+    source = log.journal.source()
+    base = source.checkpoint.index
+    other = Log(folder / "b", origin=2)
+    other.journal.save_hard_state(1, None)
+    other.journal.floor_passed()
+    other.store(batches(1, base + 5))
+    own = {file_of(place) for place in other.journal.places(1, base)}
+    assert other.checkpoint(base, 1, batches(1, 3), alive=own) == ""
+    other.journal.leave(received(source, Receiver(folder / "b", source.nbytes, disk=REAL_DISK), 5000))
+    other.close()
+    log.close()
+    again = Log(folder / "b", origin=2)
+    assert (again.found.notes, again.found.floor) == ([], None)
+    assert again.journal.read_spans(covered) == batches(1, len(covered))
+    assert [entry.index for entry in again.found.entries] == list(range(base + 1, base + 6))
+    assert again.checkpoint(base + 1, 1, batches(1, 3)) == ""
+    again.close()
+
+
 def test_files_that_came_for_nothing_do_not_hide_a_segment_with_the_same_number(folder: Path) -> None:
     """Both stores count their files from 1. A restart takes the checkpoint that came, beside this broker's own log behind it.
 
