@@ -110,7 +110,7 @@ class ReplicatedLog:
         self._first_format = first_format
         self._before_end = before_end
         self.journal, found = store.journal(
-            name, call_in_reactor=call_in_reactor, on_error=self._storage_error, alone=settings.standalone
+            name, call_in_reactor=call_in_reactor, on_error=self._storage_error, alone=settings.standalone or self._is_alone
         )
         for note in found.notes:
             _log.warn("{name} log: {note}", name=name, note=note)
@@ -473,6 +473,11 @@ class ReplicatedLog:
             text = f"{text}; {error}"
         self.stop()
         self._storage_error(f"{text}; the broker stops, and fetches everything from another one when it is started again", True)
+
+    def _is_alone(self, members: dict[str, Any]) -> bool:
+        """Whether, by this last membership of its log, no other broker stores what this one does."""
+        last = Membership.from_dict(members)
+        return {*last.stores, *last.learners} == {self.me}
 
     def _others_have_it(self) -> bool:
         """Whether another broker has, as far as this one knows, what is committed here: a start with damage begins anew. A

@@ -29,7 +29,7 @@ from broker.disk.files import REAL_DISK, Disk, Space
 from broker.disk.hard_state import HardState
 from broker.disk.holdings import Holdings
 from broker.disk.preparation import Preparation
-from broker.disk.recovery import Body, Recovered
+from broker.disk.recovery import Alone, Body, Recovered
 from broker.disk.segments import Entry, Position, Segment
 from broker.disk.threads import REAL_THREADS, Thread, Threads
 from broker.disk.transfer import Source
@@ -127,15 +127,15 @@ class Journal:
         disk: Disk = REAL_DISK,
         threads: Threads = REAL_THREADS,
         origin: int = 0,
-        alone: bool = False,
+        alone: Alone = False,
     ) -> tuple[Journal, Recovered]:
         """Recover the log in `folder` (created if missing) and start its threads. Blocks while it reads. DamagedStore,
         StorageError.
 
-        `origin`, 64 bits, identifies the store that writes the files; no other store has the same. `alone`: no other broker has
-        this log (`recovery`). `call_in_reactor(f)` calls f in the reactor thread, in the order of these calls. `on_error(text,
-        fatal)` is also called there. If it is not fatal, the disk is full; the next `on_durable` means that it has space again.
-        If it is fatal, the broker must stop.
+        `origin`, 64 bits, identifies the store that writes the files; no other store has the same. `alone`: whether no other
+        broker has this log (`recovery`). `call_in_reactor(f)` calls f in the reactor thread, in the order of these calls.
+        `on_error(text, fatal)` is also called there. If it is not fatal, the disk is full; the next `on_durable` means that it
+        has space again. If it is fatal, the broker must stop.
         """
         found, kept = recovery.recover(folder, segment_bytes, disk, origin, alone=alone)
         journal = cls(

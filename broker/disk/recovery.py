@@ -28,21 +28,22 @@ and done again.
 A rotten body is found long after its batch was acknowledged. Then the broker must get the whole store from the primary again: the
 file `damaged` makes the next start use the end of the log as the floor, and begin with an empty log.
 
-A log that is **alone**, of a standalone broker or the local log of a member, has no copy on another broker. No damage to one file
-may cost intact data in another file. A missing or short body file costs its own bodies, which are unreadable from then on. Damage
-at the end of the newest segment costs the batches from there on. Any other damage that costs batches is refused with
-DamagedStore, before anything is moved or deleted.
+A log that is **alone** has no copy on another broker: that of a standalone broker, the local log of a member, and that of a
+cluster with one store, which the last membership in the log shows. No damage to one file may cost intact data in another file. A
+missing or short body file costs its own bodies, which are unreadable from then on. Damage at the end of the newest segment costs
+the batches from there on. Any other damage that costs batches is refused with DamagedStore, before anything is moved or deleted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from broker.core.records import BadBatch
+from broker.core.records import BadBatch, Batch, Kind
 from broker.disk import bodies, checkpoint, hard_state, segments
 from broker.disk.bodies import FileInUse
 from broker.disk.checkpoint import Checkpoint
@@ -72,6 +73,9 @@ DAMAGED = "damaged"
 _DAMAGED = "damaged-"
 _MAX_DAMAGED = 3
 _BLOCK = 4 * 1024 * 1024
+
+Alone = bool | Callable[[dict[str, Any]], bool]
+"""Whether no other broker has a log, or a function that tells this from the last membership in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +131,9 @@ class _Recovery:
     folder: Path
     disk: Disk
     origin: int
-    alone: bool = False
-    """No other broker has this log: see the module."""
+    given: Alone = False
+    known: bool | None = None
+    """What `alone` has found out."""
     spoilt: dict[Path, str] = field(default_factory=dict)
     """In a log that is alone: the damaged checkpoints, and what is wrong with them. They stay until the log is known to be whole
     without them."""
@@ -141,6 +146,33 @@ class _Recovery:
     entries: list[Entry] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     torn_bytes: int = 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other broker has this log: see the module. Only damage makes this a question, and it is asked before
+        anything is moved or deleted."""
+        if self.known is None:
+            members = None if isinstance(self.given, bool) else self.last_members()
+            self.known = self.given if isinstance(self.given, bool) else members is not None and self.given(members)
+        return self.known
+
+    def last_members(self) -> dict[str, Any] | None:
+        """The last membership that can still be read: in the log, or else in the newest checkpoint that has one."""
+        head = members = None
+        for path in checkpoint.listed(self.disk, self.folder):
+            with contextlib.suppress(BadBatch), opened(self.disk, path) as fd:
+                head = checkpoint.read_head(self.disk, fd, path)
+                members = head.members
+        for part in self.log_after(head):
+            with opened(self.disk, part.path) as fd:
+                first = segments.read_head(self.disk, fd, part.path)
+                before = part.before or Position(first.prev_epoch if first else 0, part.first_index - 1)
+                window = Window(self.disk, fd, self.disk.size(fd))
+                for offset, header in segments.whole_batches(window, before, part.offset):
+                    if header.holds_members and (head is None or header.index > head.index):
+                        batch = Batch.parse(window.get(offset, header.length), verified=True)
+                        members = next(batch.json(run) for run in batch.runs if run.kind is Kind.MEMBERS)
+        return members
 
     @property
     def end(self) -> Position | None:
@@ -162,7 +194,7 @@ class _Recovery:
         self.next_number += 1
         return self.next_number - 1
 
-    def log_after(self, found: Checkpoint | None) -> list[_Part]:
+    def log_after(self, found: Checkpoint | checkpoint.Head | None) -> list[_Part]:
         """The segments that the checkpoint does not fully cover, each from the offset at which the log after the checkpoint
         begins."""
         parts = [_Part(first, path, FIRST_BATCH) for first, path in segments.listed(self.disk, self.folder)]
@@ -417,7 +449,10 @@ class _Recovery:
 
     def take_damage(self) -> None:
         """If the file `damaged` reports a rotten body: make the end of the log, as far as it is known, the floor, and prepare an
-        empty log."""
+        empty log. A log that is alone is left as it is: an earlier release may have written the file there."""
+        if exists(self.disk, self.folder / DAMAGED) and self.alone:
+            self.notes.append(f"the file {DAMAGED} in {self.folder} is removed: no other broker has this log")
+            remove_durably(self.disk, self.folder / DAMAGED)
         try:
             note = read_json(self.disk, self.folder / DAMAGED)
         except DamagedStore:
@@ -449,10 +484,10 @@ class _Recovery:
 
 
 def recover(
-    folder: Path, segment_bytes: int, disk: Disk, origin: int = 0, *, alone: bool = False
+    folder: Path, segment_bytes: int, disk: Disk, origin: int = 0, *, alone: Alone = False
 ) -> tuple[Recovered, list[Segment]]:
     """Repair the folder of a log; create it if it is missing. `origin` identifies the store that writes its files (`bodies`).
-    `alone`: no other broker has this log.
+    `alone`: whether no other broker has this log.
 
     Returns the result and the open segments. DamagedStore when the folder must not be used; StorageError.
     """
@@ -476,8 +511,8 @@ def _recover(work: _Recovery, segment_bytes: int) -> tuple[Recovered, list[Segme
             disk.unlink(folder / name)
     disk.sync_folder(folder)  # a killed process may have left names that are not durable; from now on we rely on them
     saved = hard_state.recover(disk, folder, work.notes)
-    work.take_damage()
     work.look_at_files()
+    work.take_damage()
     found = work.checkpoint()
     if found is not None and found.version == checkpoint.WITH_BODIES:
         work.notes.append(f"{found.path} has an older format and is converted")

@@ -31,6 +31,7 @@ from broker.disk.durable import (
 from broker.disk.files import REAL_DISK, Disk, LockHeld
 from broker.disk.inspection import LogInfo, log_info
 from broker.disk.journal import FILE_BYTES, Journal, Recovered
+from broker.disk.recovery import Alone
 from broker.disk.writer import OnError, Reactor
 from broker.host import REAL_HOST, Host
 
@@ -151,7 +152,7 @@ class Store:
         return str(self._identity.get("begun", ""))
 
     def journal(
-        self, name: str, *, call_in_reactor: Reactor, on_error: OnError, alone: bool = False
+        self, name: str, *, call_in_reactor: Reactor, on_error: OnError, alone: Alone = False
     ) -> tuple[Journal, Recovered]:
         """Open the log in the folder `name` ("cluster" or "local"). See `Journal.open`; `close` closes it."""
         assert name in LOGS, f"no log is named {name}"

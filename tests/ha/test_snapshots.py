@@ -15,9 +15,11 @@ from broker.core.commands import QueueAdd
 from broker.core.records import BatchBuilder
 from broker.disk import bodies, segments
 from broker.disk.files import RealDisk
+from broker.disk.recovery import DAMAGED
 from broker.disk.transfer import Receiver, RottenBodies
 from broker.sessions.ledger import Ledger
 from ha.core.effects import State
+from ha.core.membership import Change
 from ha.core.messages import SnapshotChunk
 from ha.snapshots import CHUNK_BYTES
 from tests.broker.disk.logs import SlowWriter
@@ -212,15 +214,16 @@ class Interrupted(Crowded):
         return super().open(path, flags)
 
 
-def with_bodies(folder: Path, disk: Crowded) -> tuple[Mixed, Any]:
-    """Three members, of which the third is down and needs a snapshot of several files; and the log of the primary."""
+def with_bodies(folder: Path, disk: RealDisk, members: str = "abc") -> tuple[Mixed, Any]:
+    """Three members, of which the third is down and needs a snapshot of several files, or one; and the log of the primary."""
     mixed = Mixed(folder)
     mixed.machine.disks["a"] = disk
-    for address in "abc":
-        mixed.start(address)
+    for address in members:
+        mixed.start(address, members=members)
     mixed.promote("a")
     mixed.write("a", QueueAdd(uuid="u", name="q", level="all"))
-    mixed.machine.kill("c")
+    if "c" in members:
+        mixed.machine.kill("c")
     log = mixed.log("a")
 
     def put(sequence: int) -> None:
@@ -340,3 +343,37 @@ def test_a_snapshot_that_cannot_be_loaded_after_it_has_replaced_the_log_stops_th
     machine.run_until(lambda: mixed.level("a", "b", "c"))
     assert mixed.listeners["c"].state.messages[1].depth == 10
     machine.close()
+
+
+@pytest.mark.parametrize("damage", ["missing", "noted"])
+def test_damage_costs_the_only_store_of_a_cluster_no_intact_message(tmp_path: Path, damage: str) -> None:
+    """A file with bodies is missing, or an earlier release has noted damage. Breaks when the broker moves its checkpoint aside to
+    fetch everything from another one: it would begin with an empty log, and never be elected again."""
+    mixed, log = with_bodies(tmp_path, RealDisk(), "a")
+    missing = log.journal.body_files()[0].path
+    if damage == "noted":
+        log.journal.damaged(0, "a body is damaged")
+    mixed.machine.kill("a")
+    if damage == "missing":
+        missing.unlink()
+    mixed.start("a", members="a")
+    assert mixed.promote("a").won
+    assert mixed.listeners["a"].state.messages[1].depth == 10
+    lost = [body for body in mixed.log("a").journal.body_files() if not body.path.exists()]
+    assert len(lost) == (damage == "missing")
+    assert not (tmp_path / "a" / "cluster" / DAMAGED).exists()
+    mixed.machine.close()
+
+
+def test_a_missing_file_is_fetched_from_another_broker_that_was_added_after_the_checkpoint(tmp_path: Path) -> None:
+    mixed, log = with_bodies(tmp_path, RealDisk(), "a")
+    missing = log.journal.body_files()[0].path
+    mixed.start("b", members="ab")
+    log.requests.change_member("b", Change.ADD)
+    mixed.machine.run_until(lambda: log.replica.members.voters == ("a", "b") and mixed.level("a", "b"))
+    assert log.journal.checkpoint.members["voters"] == ["a"]
+    mixed.machine.kill("a")
+    missing.unlink()
+    mixed.start("a", members="ab")
+    assert mixed.log("a").replica.status(0.0).last_index == 0
+    mixed.machine.close()

@@ -13,6 +13,7 @@ from broker.core.records import BatchBuilder
 from broker.disk import hard_state
 from broker.disk.files import RealDisk
 from broker.disk.journal import Journal, Recovered
+from broker.disk.recovery import Alone
 
 SECTOR = 512
 PATIENCE_S = 30.0
@@ -68,7 +69,7 @@ class Log:
     """An open journal with its reactor, and shorthands that wait."""
 
     def __init__(
-        self, folder: Path, *, segment_bytes: int = SMALL, disk: RealDisk | None = None, origin: int = 0, alone: bool = False
+        self, folder: Path, *, segment_bytes: int = SMALL, disk: RealDisk | None = None, origin: int = 0, alone: Alone = False
     ) -> None:
         self.reactor = Reactor()
         self.journal: Journal

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.core.records import HEADER_BYTES
+from broker.core.records import HEADER_BYTES, BatchBuilder
 from broker.disk import checkpoint, hard_state, recovery, segments
 from broker.disk.durable import DamagedStore, NewerFormat, replace_durably, seal_json
 from broker.disk.files import REAL_DISK, RealDisk
-from broker.disk.recovery import Recovered, recover
+from broker.disk.recovery import Alone, Recovered, recover
 from broker.disk.segments import FIRST_BATCH, Position
 from tests.broker.disk.logs import SMALL, Log, PowerCutDisk, batch, batches, flip, written
 
@@ -37,7 +37,7 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def recovered(folder: Path, disk: RealDisk = REAL_DISK, *, alone: bool = False) -> Recovered:
+def recovered(folder: Path, disk: RealDisk = REAL_DISK, *, alone: Alone = False) -> Recovered:
     found, kept = recover(folder, SMALL, disk, alone=alone)
     for segment in kept:
         segment.close(disk)
@@ -461,6 +461,46 @@ def test_a_file_that_no_other_broker_has_costs_only_its_own_bodies(tmp_path: Pat
         assert len(found.bodies) == len(files)
         assert "no other broker has it, so its messages cannot be delivered, and stay on their queues" in found.notes[0]
         assert before - {path.name for path in tmp_path.iterdir()} <= {files[0].name}
+
+
+@pytest.mark.parametrize(
+    "added, damaged, alone",
+    [([], False, True), (["ab"], False, False), (["ab", "a"], False, True), ([], True, True), (["ab"], True, False)],
+)
+def test_the_last_membership_in_the_log_decides_whether_another_broker_has_it(
+    tmp_path: Path, added: list[str], damaged: bool, alone: bool
+) -> None:
+    """The checkpoint names the broker a only. It may be the very file that is damaged."""
+    files = with_body_files(tmp_path)
+    log = Log(tmp_path, alone=True)
+    for index, voters in enumerate(added, 151):
+        builder = BatchBuilder()
+        builder.members({"voters": [*voters]})
+        log.store([builder.seal(1, index, 0)])
+    log.close()
+    (known,) = checkpoint.listed(REAL_DISK, tmp_path)
+    if damaged:
+        flip(known, known.stat().st_size - 30)
+    else:
+        files[0].unlink()
+    if alone and damaged:
+        with pytest.raises(DamagedStore, match="no other broker has this log, so nothing of it was changed"):
+            recovered(tmp_path, alone=lambda members: members == {"voters": ["a"]})
+    else:
+        found = recovered(tmp_path, alone=lambda members: members == {"voters": ["a"]})
+        assert (found.checkpoint is not None) == alone
+    assert known.exists() == alone
+
+
+def test_a_note_of_damage_in_a_log_that_no_other_broker_has_costs_nothing(tmp_path: Path) -> None:
+    """Breaks when the store that an earlier release has given up for one damaged body is emptied."""
+    with_body_files(tmp_path)
+    for note in (seal_json({"epoch": 1, "index": 150, "file": "", "why": "a body is damaged"}), b"{"):
+        (tmp_path / recovery.DAMAGED).write_bytes(note)
+        found = recovered(tmp_path, alone=True)
+        assert (found.floor, found.blank, indexes(found)) == (None, False, list(range(101, 151)))
+        assert found.notes == [f"the file damaged in {tmp_path} is removed: no other broker has this log"]
+        assert recovered(tmp_path, alone=True).notes == []
 
 
 def test_a_file_that_may_be_the_missing_one_is_not_deleted(tmp_path: Path) -> None:
