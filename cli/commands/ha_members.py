@@ -104,11 +104,10 @@ def replace_broker(old: str, new: str, wait: float, form: str, **given: Any) -> 
 
     async def change(reactor: Any) -> None:
         at, view = await primary_of(target, reactor)
-        if not _role(view, gone) and not _role(view, come):
-            raise endings.Refused(f"{gone} is not a member; the members are: {', '.join(_members(view))}")
-        role = "witness" if _role(view, gone) == "witness" else "voter"
+        was = _role(view, gone)
+        role = "witness" if (was or await _half_replaced(at, reactor, view, gone, come)) == "witness" else "voter"
         _check_standing(view, come, role)
-        if role == "witness":
+        if was == "witness":
             _check_others(view, gone)
             await _check_witness(at, reactor, come)
             await _remove(at, reactor, gone, True)
@@ -172,14 +171,39 @@ async def _check_witness(target: Target, reactor: Any, address: str) -> None:
     from broker.client import ClientError
 
     try:
-        view = await view_of(target.at(urls.parse(address).addresses[0]), reactor)
+        witness = await _runs_as_witness(target, reactor, address)
     except ClientError as error:
         why = str(error).removeprefix(f"{address}: ")
         raise endings.Refused(f"nothing was changed: {address} does not answer ({why}): start it first, as a witness") from None
-    if view.get("witness") is not True:
+    if not witness:
         raise endings.Refused(
             f"nothing was changed: {address} does not run as a witness: start it with --ha-witness, its own address"
         )
+
+
+async def _runs_as_witness(target: Target, reactor: Any, address: str) -> bool:
+    return (await view_of(target.at(urls.parse(address).addresses[0]), reactor)).get("witness") is True
+
+
+async def _half_replaced(target: Target, reactor: Any, view: dict[str, Any], gone: str, come: str) -> str:
+    """The role that the new broker has, or gets because an earlier run has already removed the old witness. Refused if neither
+    broker is a member, and nothing shows such a run."""
+    from broker.client import ClientError
+
+    if _role(view, come):
+        return _role(view, come)
+    text = f"{gone} is not a member; the members are: {', '.join(_members(view))}"
+    if any(_role(view, each) == "witness" for each in _members(view)):
+        raise endings.Refused(text)
+    try:
+        if await _runs_as_witness(target, reactor, come):
+            return "witness"
+    except ClientError:
+        pass  # the text says what to do
+    raise endings.Refused(
+        f"{text}; if it was the witness, and this command was interrupted, start {come} with --ha-witness, its own address, "
+        "and run the command again"
+    )
 
 
 async def tag_site(target: Target, reactor: Any, address: str, site: str) -> None:

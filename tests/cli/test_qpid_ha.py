@@ -272,6 +272,30 @@ def test_a_witness_stays_while_the_primary_needs_it_or_no_new_one_runs(peers: An
     assert not asked.exists()
 
 
+def test_the_replacement_of_a_witness_that_was_interrupted_is_finished_when_it_is_run_again(peers: Any, tmp_path: Any) -> None:
+    """The old one is removed first. Breaks when the command then knows it no more, and the cluster stays without a witness."""
+    asked = tmp_path / "asked"
+    voters = [{"address": name, "role": "voter", "connected": True} for name in ("a:1", "b:1")]
+    new, store = peers(ha=READY | {"witness": True}), peers(ha=READY | {"witness": False})
+    without = peers(ha=PRIMARY | {"members": voters}, record=str(asked))
+    for come in (store.name, NOWHERE):
+        ran = run("qpid-ha", "replace-broker", "w:1", come, "--wait", "0", "-b", without.name)
+        assert (ran.status, ran.err) == (
+            1,
+            "qpid-ha: w:1 is not a member; the members are: a:1, b:1; if it was the witness, and this command was interrupted, "
+            f"start {come} with --ha-witness, its own address, and run the command again\n",
+        )
+    assert not asked.exists()
+    assert run("qpid-ha", "replace-broker", "w:1", new.name, "--wait", "0", "-b", without.name).status == 0
+    said = [(line["what"], line["body"]) for line in map(json.loads, asked.read_text().splitlines())]
+    assert said == [("ADD-BROKER ha", {"address": new.name, "force": False, "witness": True})]
+    done = peers(ha=PRIMARY | {"members": [*voters, {"address": new.name, "role": "witness"}]}, record=str(asked))
+    assert run("qpid-ha", "replace-broker", "w:1", new.name, "-b", done.name).status == 0
+    assert len(asked.read_text().splitlines()) == 1, "there is nothing left to do"
+    ran = run("qpid-ha", "replace-broker", "x:1", "y:1", "-b", done.name)
+    assert ran.err == f"qpid-ha: x:1 is not a member; the members are: a:1, b:1, {new.name}\n"
+
+
 MIXED = [{"address": "a:1", "role": "voter"}, {"address": "w:1", "role": "witness"}]
 MIXED += [{"address": address, "role": "learner"} for address in ("x:1", "y:1")]
 
