@@ -35,15 +35,16 @@ from ha.core.witness import NO_CANDIDATE, Asking
 class Handover:
     """A transfer in progress (dissertation §3.10). `asked`: the candidate itself asked for it. While the candidate is
     far behind, the primary continues to serve and waits until `level_by`. Then the clients are `quieting`. Once they
-    are `quiet`, nothing more is proposed. `sent_at` is when the candidate was told to ask for votes.
+    are `quiet`, nothing more is proposed. The primary's own disk is then waited for until `own_disk_by`. `sent_at` is when
+    the candidate was told to ask for votes.
     """
 
-    __slots__ = ("asked", "candidate", "deadline", "level_by", "quiet", "quieting", "sent_at")
+    __slots__ = ("asked", "candidate", "deadline", "level_by", "own_disk_by", "quiet", "quieting", "sent_at")
 
     def __init__(self, candidate: str, now: float, timeout_s: float, asked: bool) -> None:
         self.candidate = candidate
         self.level_by = now + timeout_s / 2
-        self.deadline = now + timeout_s
+        self.deadline = self.own_disk_by = now + timeout_s
         self.asked = asked
         self.quieting = False
         self.quiet = False
@@ -223,6 +224,7 @@ class Primary:
         """The clients are quiet, and the edge proposes nothing more."""
         if self._handover is not None:
             self._handover.quiet = True
+            self._handover.own_disk_by = (now + self._handover.deadline) / 2
             self._let_go(now)
 
     def change_members(self, request_id: str, address: str, change: Change) -> None:
@@ -399,12 +401,16 @@ class Primary:
     def _let_go(self, now: float) -> None:
         """When the candidate has everything, tell it to ask for votes now; repeat this with every heartbeat.
 
-        Everything must also be committed and on this disk, so that it is applied here and every client has its answer.
+        Everything must also be committed, and on this disk, so that it is applied here and every client has its answer. A
+        disk that takes nothing (it is full, or hangs) does not keep the primary here: what is committed is on others.
         """
         handover, member = self._handover, self._member
         if handover is None or not handover.quiet:
             return
-        if min(self.peers[handover.candidate].match_index, member.commit_index, member.durable_index) < member.log.last_index:
+        held = min(self.peers[handover.candidate].match_index, member.commit_index)
+        if now < handover.own_disk_by:
+            held = min(held, member.durable_index)
+        if held < member.log.last_index:
             return
         if handover.sent_at is None or now - handover.sent_at >= self._member.settings.heartbeat_s:
             handover.sent_at = now

@@ -524,6 +524,20 @@ class TestDisk:
         assert machine.result(asked).won
         assert a.log.state == "active"
 
+    def test_a_primary_with_a_full_disk_hands_over_what_the_others_have_and_comes_back(self, machine: Machine) -> None:
+        """Breaks when its own disk is waited for until the switchover is called off."""
+        disk = machine.disks["a"] = FullDisk()
+        a, b, c = machine.cluster("a", "b", "c")
+        disk.full.set()
+        a.propose(b"one")
+        machine.run_until(lambda: bool(a.ledger.errors))
+        assert machine.promote("b").won
+        assert bodies(b) == [b"one"]
+        assert a.log.status().durable_index < a.log.status().last_index
+        disk.full.clear()
+        machine.run_until(lambda: machine.level(a, b, c))
+        assert [bodies(each) for each in (a, b, c)] == [[b"one"]] * 3
+
     def test_a_full_disk_stops_proposals_until_there_is_room(self, machine: Machine) -> None:
         """Nothing is lost, and the broker goes on by itself."""
         disk = machine.disks["a"] = FullDisk()

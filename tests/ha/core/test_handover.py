@@ -68,6 +68,50 @@ def test_the_candidate_is_let_go_when_all_is_committed_and_on_the_primarys_own_d
     assert cluster.states()["b"] == "active"
 
 
+def passes_but_no_write_ends(cluster: Cluster, seconds: float, *stuck: str) -> None:
+    """Time passes; the disks of these brokers are full, or hang."""
+    until_s = cluster.now + seconds
+    while cluster.now < until_s:
+        cluster.tick(0.05)
+        while cluster.wires or any(node.writing for node in cluster.alive if node.address not in stuck):
+            if cluster.wires:
+                cluster.deliver()
+            for node in cluster.alive:
+                if node.address not in stuck:
+                    node.sync()
+
+
+def test_a_primary_whose_disk_takes_nothing_hands_over_what_the_others_have_before_it_gives_up() -> None:
+    """Its own disk is waited for first, so that clients get their answers. Breaks when a full disk keeps the primary where it is:
+    a switchover is called off, and a broker that stops leaves its clients to a failover.
+    """
+    cluster = led("a", "b", "c")
+    cluster["a"].has_clients = True
+    cluster.propose("a", settle=False)
+    cluster.promote("b", settle=False)
+    passes_but_no_write_ends(cluster, 2.5, "a")
+    cluster.call("a", lambda replica: replica.quiesced(cluster.now), settle=False)
+    passes_but_no_write_ends(cluster, 1.2, "a")
+    assert cluster.states() == {"a": "active", "b": "ready", "c": "ready"}
+    passes_but_no_write_ends(cluster, 0.5, "a")
+    assert cluster.states() == {"a": "catchup", "b": "active", "c": "ready"}
+    assert cluster["b"].applied == cluster["b"].live.next_index - 1
+    assert [end.planned for end in cluster["a"].ends(TermEnded)] == [True]
+    cluster.settle()
+    assert cluster["a"].applied == cluster["b"].applied
+
+
+def test_a_primary_whose_disk_takes_nothing_keeps_what_no_majority_has() -> None:
+    """Then another broker could be elected without it."""
+    cluster = led("a", "b", "c")
+    cluster.propose("a", settle=False)
+    cluster.promote("b", settle=False)
+    passes_but_no_write_ends(cluster, 6.0, "a", "c")
+    assert cluster.states()["a"] == "active"
+    assert cluster["a"].live.writable
+    assert [end.done for end in cluster["a"].ends(TransferEnded)] == [False]
+
+
 def test_clients_go_on_when_the_handover_is_called_off_and_their_quiet_counts_for_nothing_later() -> None:
     """Without a handover there is nothing to be quiet for."""
     cluster = led("a", "b", "c")
