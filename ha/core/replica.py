@@ -90,7 +90,9 @@ class Replica:
         self._member.attested = attested
         self._member.blank = blank
         self._member.floor = vote_floor
-        self._member.cluster_id = cluster_id or log.members_at(self._member.commit_index).cluster_id
+        at, members = log.membership_at(self._member.commit_index)
+        committed = at <= self._member.commit_index  # what a witness attests need not be
+        self._member.cluster_id = cluster_id or (members.cluster_id if committed else "")
         self._office = Office(self._member)
         self._candidacy = Candidacy(self._office)
         self._voter = Voter(self._office, self._candidacy)

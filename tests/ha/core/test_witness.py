@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ha.core.effects import MembershipEnded, PromotionEnded, TransferEnded
+from ha.core.effects import MembershipEnded, PromotionEnded, Send, Strange, TransferEnded
 from ha.core.membership import BadMembership, Membership
-from ha.core.messages import Append, AppendReply, Attest, Position, SnapshotChunk
+from ha.core.messages import Append, AppendReply, Attest, Attested, Position, SnapshotChunk
 from ha.core.witness import attested_fields, attested_from
 from tests.ha.core.cluster import Cluster, led
 
@@ -371,6 +371,23 @@ def test_a_question_of_another_cluster_or_of_an_epoch_that_is_over_is_not_answer
     members = cluster["a"].live.members
     cluster.call("w", lambda replica: replica.step(cluster.now, "a", Attest(1, 0, 9, members, 1, 1)))
     assert held < attested(cluster) == (2, 2)
+
+
+def test_a_restarted_witness_belongs_to_no_cluster_of_which_it_attests_only_an_uncommitted_beginning() -> None:
+    """As with a broker that stores messages: the others may begin another one. Breaks when it ignores the primary of that one
+    for ever."""
+    cluster = Cluster("a", "b", "c", "d", "w", witness="w")
+    members = Membership.of("abcdw", witness="w")
+    cluster["w"].disk.epoch = 1
+    cluster["w"].disk.attested = Attested(1, 1, "a", members.named("begun"), 1)
+    cluster.restart("w")
+    begins = Attest(2, 1, 0, members.named("another"), 1, 0)
+    (answer,) = [each.message for each in cluster["w"].live.step(cluster.now, "b", begins) if isinstance(each, Send)]
+    assert isinstance(answer, AppendReply)
+    assert answer.accepted
+    cluster["w"].disk.cluster_id = "begun"
+    cluster.restart("w")
+    assert Strange("b", "another") in cluster["w"].live.step(cluster.now, "b", begins)
 
 
 def test_what_is_attested_survives_json() -> None:
