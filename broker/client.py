@@ -34,7 +34,7 @@ from twisted.python.failure import Failure
 from broker.amqp.management_node import Answer, encode_request
 from broker.core.sasl_client import Login
 from broker.core.urls import SSL, Address
-from broker.net.management_wire import ClientError, ConnectError, Wire
+from broker.net.management_wire import ClientError, ConnectError, Denied, Wire
 from broker.tls_files import NO_TLS
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ClientError",
     "ConnectError",
+    "Denied",
     "ManagementClient",
     "ManagementError",
     "NoPrimary",
@@ -129,7 +130,7 @@ class ManagementClient:
         admin: send `qpid.ha-admin`, so that a backup answers too. user None means ANONYMOUS. heartbeat_s: a broker that says
         nothing for twice as long counts as lost. container: the AMQP container id, made up when "". seconds: a clock that is
         never set back. credentials: for an address over TLS; without them the system's authorities are trusted. Cancelling the
-        Deferred drops the connection. Fails with ConnectError or TimedOut.
+        Deferred drops the connection. Fails with ConnectError (Denied if one side does not let the other in) or TimedOut.
         """
         login = Login(user, password or "", mechanism or "", encrypted=address.transport == SSL)
         wire = Wire(reactor, address.name, login, admin, heartbeat_s, seconds, container)

@@ -67,8 +67,14 @@ class Target:
     tls: TlsFiles = NO_TLS
 
     def credentials(self) -> Credentials | None:
-        """The credentials for an address over TLS. SettingsError if a file is invalid."""
-        return _credentials(self.tls) if any(address.transport == urls.SSL for address in self.url.addresses) else None
+        """The credentials for an address over TLS. SettingsError if a file is invalid. A long process calls this for each
+        connection: files that have changed are read again at the second call after the change.
+        """
+        if all(address.transport != urls.SSL for address in self.url.addresses):
+            return None
+        found = _credentials(self.tls)
+        found.look()
+        return found
 
     async def connect(self, reactor: Any) -> ManagementClient:
         """A client of the broker of the URL; if there are several addresses, of the primary."""

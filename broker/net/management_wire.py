@@ -30,7 +30,8 @@ from broker.amqp.links import Link, Receiver, Sender
 from broker.amqp.scratch import Scratch
 from broker.core.links import ACCEPTED, REJECTED
 from broker.core.message import BadMessage
-from broker.core.sasl_client import PERHAPS_TLS, Login
+from broker.core.sasl import UNAUTHORIZED
+from broker.core.sasl_client import PERHAPS_TLS, TLS_HERE, Login
 from broker.host import new_uuid
 from broker.net.logins import Logins
 from broker.net.output import TlsFailed, write_output
@@ -47,6 +48,10 @@ class ClientError(Exception):
 
 class ConnectError(ClientError):
     """There is no usable connection: refused, lost, not authenticated, or not AMQP."""
+
+
+class Denied(ConnectError):
+    """A broker is there, and one of the two sides does not let the other one in: its login, its rights, or TLS."""
 
 
 class DataLink(TypingProtocol):
@@ -101,6 +106,8 @@ class Wire(Protocol):
         self._logins = Logins(reactor)
         self._pumping = False
         self._begun = self._heard = self._ended = False
+        self._denied = False
+        """Whether the reason is one of `Denied`."""
         self._n_data = 0
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = reactor
@@ -140,6 +147,7 @@ class Wire(Protocol):
         """TCP has ended, for whatever reason."""
         if not self.reason:
             self.reason = self._how(reason)
+            self._denied = isinstance(reason.value, TlsFailed)
         self._ended = True
         if self._ticker.running:
             self._ticker.stop()
@@ -161,7 +169,8 @@ class Wire(Protocol):
 
     def _fail_opening(self) -> None:
         if not self.opened.called:
-            self.opened.errback(ConnectError(f"{self._name}: {self.reason}"))
+            kind = Denied if self._denied else ConnectError
+            self.opened.errback(kind(f"{self._name}: {self.reason}"))
 
     def abort(self, reason: str) -> None:
         """Drop TCP at once; `reason` is what `lost` will say."""
@@ -278,12 +287,20 @@ class Wire(Protocol):
         if "message-size-exceeded" in link.reason and link is self._receiver:
             self._end(f"the broker's answer is longer than {MAX_ANSWER_BYTES} bytes")
         else:
-            self._end(_for_people(link.reason))
+            self._end_told(link.reason)
         engine.close()
 
     def on_close(self, engine: Engine, reason: str) -> None:
         """The broker closed, or was silent for too long, or spoke something else than AMQP."""
-        self._end("the broker is silent" if "idle-timeout" in reason else _for_people(reason))
+        if "idle-timeout" in reason:
+            self._end("the broker is silent")
+        else:
+            self._end_told(reason)
+
+    def _end_told(self, condition: str) -> None:
+        """The condition says why: "name: text"."""
+        self._denied = self._denied or (not self.reason and (condition.startswith(UNAUTHORIZED) or TLS_HERE in condition))
+        self._end(_for_people(condition))
 
     def _end(self, reason: str) -> None:
         self.reason = self.reason or reason or "the broker closed the connection"

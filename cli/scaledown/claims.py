@@ -217,7 +217,15 @@ def has_emptied(brokers: Brokers, drainer: Drainer | None) -> bool:
     )
 
 
-def store(brokers: Brokers, claim: Claim, *, leaves: bool = False, at_work: Do | None = None, waits: bool = False) -> Store:
+def store(
+    brokers: Brokers,
+    claim: Claim,
+    *,
+    leaves: bool = False,
+    denies: bool = False,
+    at_work: Do | None = None,
+    waits: bool = False,
+) -> Store:
     """The claim as `steps.decide` needs it. `at_work`: a process of this controller works on it; `waits`: it is too
     early for another step.
     """
@@ -227,7 +235,8 @@ def store(brokers: Brokers, claim: Claim, *, leaves: bool = False, at_work: Do |
     drained = has_emptied(brokers, drainer)
     going = claim.going or (drainer is not None and drainer.going)
     waits = waits or drained or going or not brokers.settled or (claim.taken and claim.ordinal not in brokers.wanted)
-    return Store(claim.ordinal, released=is_released(brokers, claim), leaves=leaves, work=work, waits=waits)
+    released = is_released(brokers, claim)
+    return Store(claim.ordinal, released=released, leaves=leaves, denies=denies, work=work, waits=waits)
 
 
 # ---- what is written

@@ -26,7 +26,7 @@ from broker.disk.files import REAL_DISK
 from cli import endings
 from cli.drain.orphan import MARK
 from cli.options import Target
-from cli.scaledown.place import Site, Tell, Tries, Unseen, Work, address_of, which_leave
+from cli.scaledown.place import Answer, Site, Tell, Tries, Unseen, Work, address_of, which_leave
 from cli.scaledown.steps import Do, Store
 
 LOCK = ".qpid-scaledown"
@@ -58,6 +58,8 @@ class _Known:
     released: tuple[int, int] | None = None
     """The times of its mark and of its lock's file when the store was found released."""
     work: Work | None = None
+    denied: str = ""
+    """Why its broker does not say whether it leaves, as last reported."""
 
 
 class Folder:
@@ -124,7 +126,7 @@ class Folder:
         leave = dict(zip(asked, answers, strict=True))
         # Brokers may take seconds to answer. Meanwhile a drain may have ended, or others may be wanted: use the state of now.
         wanted = self._wanted()
-        return [Site("", wanted, tuple(self._store(ordinal, leave.get(ordinal, False)) for ordinal in self._known))]
+        return [Site("", wanted, tuple(self._store(ordinal, leave.get(ordinal, Answer())) for ordinal in self._known))]
 
     def _wanted(self) -> range:
         """The wanted ordinals. Unseen."""
@@ -162,13 +164,17 @@ class Folder:
         for ordinal, path in found.items():
             self._known.setdefault(ordinal, _Known(path, Tries(self._once)))
 
-    def _store(self, ordinal: int, leaving: bool) -> Store:
+    def _store(self, ordinal: int, answer: Answer) -> Store:
         known = self._known[ordinal]
+        if answer.denied and answer.denied != known.denied:
+            self._tell("denied", {"store": known.path.name, "why": answer.denied})
+        known.denied = answer.denied
         work = None if known.work is None else known.work.step
         if known.released is not None and known.released != _times(known.path):
             known.released = None
         waits = known.tries.waits(self._reactor.seconds())
-        return Store(ordinal, released=known.released is not None, leaves=leaving, work=work, waits=waits)
+        released, denies = known.released is not None, bool(answer.denied)
+        return Store(ordinal, released=released, leaves=answer.leaves, denies=denies, work=work, waits=waits)
 
     # ---- what is done
 

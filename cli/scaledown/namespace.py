@@ -22,7 +22,7 @@ from twisted.internet.task import deferLater
 from cli.options import Target
 from cli.scaledown import claims, drainer
 from cli.scaledown.claims import Brokers, Claim, Write
-from cli.scaledown.place import Site, Tell, Tries, Unseen, Work, address_of, which_leave
+from cli.scaledown.place import Answer, Site, Tell, Tries, Unseen, Work, address_of, which_leave
 from cli.scaledown.steps import Do, Store
 from resource_manager.net.kubernetes import CLAIM, CONFLICT, NOT_FOUND, POD, STATEFUL_SET, KubernetesClient, Thing
 from resource_manager.net.lease import Lease
@@ -55,14 +55,15 @@ class Settings:
 
 @dataclass(slots=True)
 class _Known:
-    """What is remembered of a claim: when to try again, whose failure was counted, what was reported, and the running
-    process.
+    """What is remembered of a claim: when to try again, whose failure was counted, what was reported of its drainer and
+    of its broker, and the running process.
     """
 
     tries: Tries
     counted: str = ""
     made: str = ""
     told: str = ""
+    denied: str = ""
     work: Work | None = None
 
 
@@ -229,7 +230,7 @@ class Namespace:
         asked = [ordinal for ordinal in ordinals if self._may_leave(brokers, found[ordinal])]
         addresses = [self._address(brokers, ordinal) for ordinal in asked]
         leave = dict(zip(asked, await which_leave(self._reactor, self._settings.target_of, addresses), strict=True))
-        stores = [self._store(brokers, found[ordinal], leave.get(ordinal, False)) for ordinal in ordinals]
+        stores = [self._store(brokers, found[ordinal], leave.get(ordinal, Answer())) for ordinal in ordinals]
         return Site(brokers.name, brokers.wanted, tuple(stores))
 
     def _may_leave(self, brokers: Brokers, claim: Claim) -> bool:
@@ -237,10 +238,13 @@ class Namespace:
         at_work = self._known[claim.name].work is not None
         return claim.ordinal in brokers.wanted and bool(claim.broker) and not at_work and claims.may_call_off(claim)
 
-    def _store(self, brokers: Brokers, claim: Claim, leaving: bool) -> Store:
+    def _store(self, brokers: Brokers, claim: Claim, answer: Answer) -> Store:
         known = self._known[claim.name]
-        waits = known.tries.waits(self._reactor.seconds())
-        return claims.store(brokers, claim, leaves=leaving, at_work=known.work.step if known.work else None, waits=waits)
+        if answer.denied and answer.denied != known.denied:
+            self._tell("denied", self._facts("store", claim.name) | {"why": answer.denied})
+        known.denied = answer.denied
+        waits, at_work = known.tries.waits(self._reactor.seconds()), known.work.step if known.work else None
+        return claims.store(brokers, claim, leaves=answer.leaves, denies=bool(answer.denied), at_work=at_work, waits=waits)
 
     def _address(self, brokers: Brokers, ordinal: int) -> str:
         given = self._settings.brokers

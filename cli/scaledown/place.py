@@ -19,12 +19,14 @@ from twisted.internet.defer import FirstError, ensureDeferred, gatherResults
 from twisted.internet.error import ProcessDone
 from twisted.internet.protocol import ProcessProtocol
 
-from broker.client import ClientError
+from broker.client import ClientError, Denied, ManagementError
 from broker.options import SettingsError
 from cli.options import Target
 from cli.scaledown.steps import Do, Store
 
 Tell = Callable[[str, dict[str, Any]], None]
+_NO_DRAINS = (404, 501)
+"""The answers of a broker of an earlier release, which cannot leave."""
 FIRST_S, MOST_S = 1.0, 60.0
 """The first and the longest time until a failed step is tried again."""
 _PLACE = re.compile(r"\{(?:(?P<base>[0-9]{1,9})\+)?ordinal\}")
@@ -41,6 +43,14 @@ class Site:
     name: str
     wanted: range | None
     stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether a broker answers, and leaves. `denied`: why a broker that is there does not say; "" if it says, or is down."""
+
+    leaves: bool = False
+    denied: str = ""
 
 
 class Place(Protocol):
@@ -89,9 +99,8 @@ def address_of(brokers: str, ordinal: int, **names: str) -> str:
     return _PLACE.sub(lambda found: str(int(found["base"] or 0) + ordinal), brokers)
 
 
-async def which_leave(reactor: Any, target_of: Callable[[str], Target], addresses: Sequence[str]) -> list[bool]:
-    """Whether the broker at each address answers, and leaves. Unseen: one cannot be asked, because of our own files or of
-    its answer."""
+async def which_leave(reactor: Any, target_of: Callable[[str], Target], addresses: Sequence[str]) -> list[Answer]:
+    """What the broker at each address answers. Unseen: one cannot be asked, because of our own files or of its answer."""
     try:
         return await gatherResults(
             [ensureDeferred(_leaves(reactor, target_of, address)) for address in addresses], consumeErrors=True
@@ -101,7 +110,7 @@ async def which_leave(reactor: Any, target_of: Callable[[str], Target], addresse
         raise
 
 
-async def _leaves(reactor: Any, target_of: Callable[[str], Target], address: str) -> bool:
+async def _leaves(reactor: Any, target_of: Callable[[str], Target], address: str) -> Answer:
     try:
         return await _asked(reactor, target_of(address))
     except SettingsError as error:
@@ -110,17 +119,21 @@ async def _leaves(reactor: Any, target_of: Callable[[str], Target], address: str
         raise Unseen(f"{address} gives an answer that no broker of ours gives: {error!r}") from None
 
 
-async def _asked(reactor: Any, target: Target) -> bool:
+async def _asked(reactor: Any, target: Target) -> Answer:
     client = None
     try:
         client = await target.connect(reactor)
         (item,) = await client.query("drain", None, target.timeout_s)
+    except Denied as error:
+        return Answer(denied=str(error))
+    except ManagementError as error:
+        return Answer() if error.status in _NO_DRAINS else Answer(denied=f"{', '.join(target.url.names)}: {error}")
     except ClientError:
-        return False  # the broker is down for a restart or an upgrade
+        return Answer()  # the broker is down for a restart or an upgrade
     finally:
         if client is not None:
             client.abort()
-    return bool(item["leaving"])
+    return Answer(leaves=bool(item["leaving"]))
 
 
 @dataclass(slots=True)

@@ -30,13 +30,14 @@ class Do(Enum):
 @dataclass(frozen=True, slots=True)
 class Store:
     """The observed state of a store. `released`: its log says that everything was moved; `leaves`: its broker answers,
-    and leaves; `work`: the running step; `waits`: another process has the store, or the last step failed and it is too
-    early for another one.
+    and leaves; `denies`: its broker is there, and does not let us ask whether it leaves; `work`: the running step;
+    `waits`: another process has the store, or the last step failed and it is too early for another one.
     """
 
     ordinal: int
     released: bool = False
     leaves: bool = False
+    denies: bool = False
     work: Do | None = None
     waits: bool = False
 
@@ -63,9 +64,10 @@ def decide(wanted: range | None, stores: Iterable[Store], parallel: int) -> list
 
 
 def is_done(wanted: range | None, stores: Iterable[Store]) -> bool:
-    """Whether everything is done: every orphan is released, and no wanted broker leaves."""
+    """Whether everything is done: every orphan is released, and no wanted broker leaves, or may leave."""
     if wanted is None:
         return False
     return not any(
-        store.work or (store.leaves if store.ordinal in wanted else bool(wanted) and not store.released) for store in stores
+        store.work or (store.leaves or store.denies if store.ordinal in wanted else bool(wanted) and not store.released)
+        for store in stores
     )

@@ -5,7 +5,7 @@ There are no brokers. The test is the kubelet, and says how drainers end."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,10 @@ import pytest
 import pytest_twisted
 from twisted.internet import reactor as installed_reactor
 from twisted.internet.defer import ensureDeferred
+from twisted.internet.protocol import Factory, Protocol
 
+from broker.core import urls
+from cli.options import Target
 from cli.scaledown import namespace
 from cli.scaledown.controller import Controller
 from cli.scaledown.namespace import LEASE_NAME, Namespace, Settings
@@ -112,12 +115,13 @@ class Acting:
         parallel: int = 1,
         deletes: bool = False,
         once: bool = False,
+        target_of: Callable[[str], Target] = pytest.fail,
     ) -> None:
         self.told: list[tuple[str, dict[str, Any]]] = []
         tls = Tls(server.ca, None, None) if isinstance(server, KubeApiServer) else None
         client = KubernetesClient(reactor, Server(server.url, where, lambda: CONTROLLER), 2.0, tls)
         lease = Lease(client, LeaseOf(LEASE_NAME, f"a_{id(self)}", 2), reactor.seconds)
-        settings = Settings(where, "", (), deletes, pytest.fail, ("--timeout", "1"), times or Times())
+        settings = Settings(where, "", (), deletes, target_of, ("--timeout", "1"), times or Times())
         self.place = Namespace(reactor, client, lease, settings, self._tell, once=once)
         self.controller = Controller(reactor, self.place, self._tell, parallel=parallel, poll_s=0.1, once=once)
         self.done: list[bool] = []
@@ -249,6 +253,28 @@ async def test_once_ends_where_there_is_no_set_and_is_not_done_where_one_is_unfi
     async with acting(server, once=True) as one:
         await until(lambda: bool(one.done))
         assert (one.done, one.told, pods(server)) == ([True], [], [])
+
+
+class _PortForTls(Protocol):
+    def dataReceived(self, data: bytes) -> None:
+        """What OpenSSL answers to something else than TLS."""
+        self.transport.write(b"\x15\x03\x01\x00\x02\x02\x46")  # type: ignore[union-attr]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_wanted_broker_that_cannot_be_asked_whether_it_leaves_is_told_and_not_done(server: Any) -> None:
+    scale(server, 3)
+    server.make(a_pod(0))
+    listening = reactor.listenTCP(0, Factory.forProtocol(_PortForTls), interface="127.0.0.1")
+    target = Target(urls.parse(f"127.0.0.1:{listening.getHost().port}"), 5.0, "", admin=True)
+    try:
+        async with acting(server, once=True, target_of=lambda address: target) as one:
+            await until(lambda: bool(one.done))
+            [told] = one.events("denied")
+            assert (one.done, told["store"]) == ([False], "store-queues-0")
+            assert "this port is for TLS" in told["why"]
+    finally:
+        await listening.stopListening()
 
 
 @pytest_twisted.ensureDeferred

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from broker.core import users
+from tests.certificates import Authority, authority
 from tests.cli.running import Ran, run
 from tests.system.harness import BrokerProcess, ask, eventually, free_ports, spawn
 from tests.system.test_drain import came, message
@@ -130,3 +132,78 @@ def test_a_controller_is_killed_and_scaling_up_in_the_middle_gives_back_what_has
         ]
         assert found == numbered(2), "each once, in its order"
         waits.send_signal(9)
+
+
+def _guarded(folder: Path, ports: list[int]) -> list[str]:
+    """The options of a broker that has the users ann and bob, of whom bob may not ask for drains, and a port for TLS."""
+    keys = {mechanism: users.derive(mechanism, "pencil", b"salt" * 4) for mechanism in users.HASHES}
+    (folder / "users").write_text("".join(f"{users.line_of(name, keys)}\n" for name in ("ann", "bob")))
+    (folder / "rules.acl").write_text(
+        "acl deny bob@QPID access query schemaclass=drain\nacl allow anonymous all\nacl allow all all\n"
+    )
+    certificate, key = authority().issue("broker", "127.0.0.1").write(folder, "broker")
+    mechanisms = "SCRAM-SHA-512,SCRAM-SHA-256,ANONYMOUS"
+    options = ["--users", folder / "users", "--sasl-mechanisms", mechanisms, "--acl-file", folder / "rules.acl"]
+    options += ["--ssl-port", ports[1], "--ssl-certificate", certificate, "--ssl-key", key]
+    return list(map(str, options))
+
+
+def test_a_broker_that_does_not_let_the_controller_in_is_not_taken_for_one_that_is_down(tmp_path: Path) -> None:
+    """Breaks when the drain of a wanted broker is never cancelled because of a wrong password, and nobody is told."""
+    stores, replicas, ports = tmp_path / "stores", tmp_path / "replicas", free_ports(3)
+    stores.mkdir()
+    (tmp_path / "right").write_text("pencil\n")
+    (tmp_path / "wrong").write_text("pen\n")
+    own_ca = authority().write(tmp_path)
+    (tmp_path / "other").mkdir()
+    trusted = Authority("Another one").write(tmp_path / "other")
+    target = BrokerProcess(tmp_path / "target", ports[2], [])
+    wanted = BrokerProcess(tmp_path / "wanted", ports[0], _guarded(tmp_path, ports))
+    wanted.store = stores / "queues-1"
+    replicas.write_text("2")
+
+    def words(port: int, before: str) -> tuple[str, ...]:
+        files = ("--stores", str(stores), "--replicas-file", str(replicas), "--format", "json")
+        return (*files, "--brokers", f"{before}127.0.0.1:{{{port - 1}+ordinal}}", "--to", before + target.address)
+
+    over_tls = (*words(ports[1], "ssl:"), "--ssl-ca-file", str(trusted))
+
+    def once(*words: str) -> tuple[int, list[tuple[str, str]]]:
+        """The exit code, and the events with their reasons."""
+        found = run("qpid-scaledown", *words, "--once")
+        events = [json.loads(line) for line in found.out.splitlines()]
+        return found.status, [(each["event"], each.get("why", "")) for each in events if each["event"] != "wanted"]
+
+    def by(user: str, password: str) -> tuple[int, list[tuple[str, str]]]:
+        return once(*words(ports[0], f"{user}@"), "--password-file", str(tmp_path / password))
+
+    def leaves() -> bool:
+        return bool(ask(wanted.address, "QUERY", "drain")["items"][0]["leaving"])
+
+    try:
+        for broker in (target, wanted):
+            broker.start()
+            broker.wait_for("standalone")
+        assert run("qpid-drain", "--from", wanted.address, "--to", target.address, "--spread", "0").status == 0
+        for (status, events), reason in (
+            (by("ann", "wrong"), "the broker does not let this login in"),
+            (by("bob", "right"), "bob@QPID may not: access query schemaclass=drain"),
+            (once(*over_tls), "certificate is not trusted"),
+        ):
+            assert (status, [event for event, _ in events]) == (1, ["denied"]), reason
+            assert reason in events[0][1]
+            assert leaves()
+        log = tmp_path / "controller.log"
+        controller = spawn(log, "qpid-scaledown", *over_tls, "--poll", "0.1")
+        eventually(log.read_text, lambda text: '"denied"' in text, "the controller saying that it cannot ask")
+        own_ca.replace(trusted)
+        eventually(log.read_text, lambda text: '"done"' in text, "the drain cancelled, with the certificates of now")
+        assert log.read_text().count('"denied"') == 1, "told once"
+        assert not leaves()
+        controller.send_signal(9)
+        controller.wait()
+        wanted.kill()
+        assert by("ann", "wrong") == (0, []), "a broker that is down is asked later"
+    finally:
+        for broker in (target, wanted):
+            broker.kill()
