@@ -85,6 +85,8 @@ class Departure:
             if reason:
                 self._queues.give_out_again()
             else:
+                for terminus in self._queues.termini:
+                    terminus.leaves_or_stays()
                 logs.ledgers[LOCAL].when_committed(lambda: self._close(spread_s))
             answer(reason)
 
@@ -143,8 +145,7 @@ class Departure:
             self._logs.halted = False
             self._queues.unused.begin()
             for terminus in self._queues.termini:
-                terminus.due.look()
-                terminus.dispatch_soon()
+                terminus.leaves_or_stays()
             answer(reason)
 
         self._logs.lead.change(Setting(key=LEAVING, value={}, needs=ORIGINS_SINCE), committed)

@@ -9,9 +9,10 @@ A message is also checked just before it is delivered (`fit`), so the result doe
 one that has failed too often, is not delivered and leaves, and a delayed one is held back, without a consumer, until a sweep
 handles its time.
 
-On a broker that leaves, messages do not expire. The target of the drain may have a message that is still here, because its
-drainer was stopped, and a consumer there may have taken it: as a dead letter it would move once more. The drain takes the time of
-each message to the target, where it expires.
+On a broker that leaves, messages do not expire, and none leaves because it has failed too often. The target of the drain may have
+a message that is still here, because its drainer was stopped, and a consumer there may have taken it: as a dead letter it would
+move once more. The drain takes the time and the count of each message to the target, which applies them. Messages that were to
+leave when the broker began to, and have not, stay for the drain (`stay`).
 
 Invariants: a time is handled once in a term, by a sweep or when its message is about to be delivered; a delayed message is
 available only after a sweep has handled its time, or to a drain, which passes the time on to the next store; sweeps are
@@ -56,7 +57,7 @@ class Swept(Protocol):
 
     @property
     def leaves(self) -> bool:
-        """Whether a drain takes the messages, and the times at which they expire."""
+        """Whether a drain takes the messages, with the times at which they expire and the counts of their failures."""
 
     def give_back(self, sequences: list[int]) -> None:
         """These are available from now on."""
@@ -166,6 +167,16 @@ class Due:
         expiries.again(held, now_ms + HELD_MS)
         self._leave(messages, sorted({*found}.difference(held)) if held else found)
 
+    def stay(self) -> None:
+        """The broker leaves: expired messages that have not left yet are for the drain, or expire again if it is cancelled."""
+        messages = self._queue.node.messages
+        found = self._letters.recall(EXPIRED, lambda sequence: True)
+        if messages is None or messages.expiries is None:
+            return
+        messages.expiries.again(found, self._queue.ledger.now_ms)
+        delays = messages.delays
+        self._queue.give_back([each for each in found if delays is None or not delays.is_waiting(each)])
+
     def _leave(self, messages: Messages, sequences: list[int]) -> None:
         node = self._queue.node
         if not sequences:
@@ -188,7 +199,7 @@ class Due:
     def fit(self, messages: Messages, lots: list[Lot], *, browse: bool) -> list[Lot]:
         """Those of these messages that may be delivered now. The others stay acquired, if they were, without a consumer."""
         limit, order, given = self._queue.node.delivery_limit, messages.order, lots
-        if limit and order.has_counts:
+        if limit and order.has_counts and not self._queue.leaves:
             failed: list[int] = []
 
             def has_failed(sequence: int) -> bool:

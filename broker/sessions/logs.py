@@ -108,7 +108,7 @@ class Logs:
 
     @property
     def gives_times(self) -> bool:
-        """Whether this broker leaves, and the expiry times of its messages go to the target with them."""
+        """Whether this broker leaves, and the expiry times and failures of its messages go to the target with them."""
         leaves = LEAVING in self.lead.state.definitions.settings
         return leaves and all(ledger.version >= TRAITS_SINCE for ledger in self.ledgers.values())
 

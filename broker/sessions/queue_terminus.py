@@ -306,8 +306,22 @@ class QueueTerminus:
 
     @property
     def leaves(self) -> bool:
-        """Whether a drain takes the messages, and the times at which they expire."""
+        """Whether a drain takes the messages, with the times at which they expire and the counts of their failures."""
         return self._queues.logs.gives_times
+
+    @property
+    def _limit(self) -> int:
+        """After how many failures a message leaves; 0: it stays however often it fails, for example for a drain's target."""
+        return 0 if self.leaves else self.node.delivery_limit
+
+    def leaves_or_stays(self) -> None:
+        """The broker begins to leave, or serves again: let messages stay that were to leave, or let them leave again."""
+        self.limited()
+        if self.leaves:
+            self.due.stay()
+        else:
+            self.due.look()
+        self.dispatch_soon()
 
     @property
     def paused(self) -> bool:
@@ -405,7 +419,7 @@ class QueueTerminus:
 
     def failed(self, sequences: list[int]) -> None:
         """The outcomes of these messages are committed: they are available again, wait, or have failed too often."""
-        messages, limit, given = self.node.messages, self.node.delivery_limit, sequences
+        messages, limit, given = self.node.messages, self._limit, sequences
         if limit and messages is not None and self._queues.logs.serving:
             order = messages.order
             over = [each for each in sequences if order.lane_of(each).delivery_count(each) >= limit and order.is_acquired(each)]
@@ -427,7 +441,7 @@ class QueueTerminus:
     def limited(self) -> None:
         """Remove the messages that have failed too often for the limit, which may be a new one, and keep those that were to leave
         and have not. What a consumer has stays, and leaves when it has come back and is about to be delivered."""
-        messages, limit = self.node.messages, self.node.delivery_limit
+        messages, limit = self.node.messages, self._limit
         if messages is None:
             return
         order, delays = messages.order, messages.delays

@@ -8,8 +8,9 @@ import proton
 import pytest
 
 from broker import drains
+from broker.core.nodes import LOCAL
 from broker.core.origins import LEAVING, Traits, read_tags, traits_of
-from tests.broker.clients import ACCEPTED, ADMIN, RELEASED, Bench, bench, condition, statuses
+from tests.broker.clients import ACCEPTED, ADMIN, RELEASED, Bench, bench, condition, creating, statuses
 from tests.broker.drain_bench import tag_of
 from tests.broker.sessions.test_transactions import Transactor
 from tests.broker.test_origins import LARGE
@@ -439,6 +440,70 @@ def test_messages_do_not_expire_on_a_broker_that_leaves_but_at_its_target_or_whe
         assert [ask(b, operation, drain=drain)[0] for operation in ("HALT", "REOPEN")] == [200, 200]
         b.pass_time(1)
         assert (b.depth("q"), b.depth("dead")) == (0, 1)
+
+
+@pytest.mark.parametrize("why", ["expired", "failed"])
+def test_a_message_whose_dead_letter_waits_when_a_drain_begins_goes_one_way_with_the_drain(why: str) -> None:
+    """Breaks when the target gets it from the drain, and once more as the dead letter that the source sends meanwhile."""
+    with bench(clustered=True) as b:
+        b.upgraded()
+        local = b.logs[LOCAL]
+        local.automatic = False  # the queue of dead letters has no place for messages until this is committed
+        b.lead.take(creating("dead", level="configuration"))
+        client = b.client()
+        client.request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": "dead", "key": ""})
+        body = {"alternateExchange": "amq.fanout", "replicate": "all", "arguments": {"x-delivery-limit": 1}}
+        assert client.request("CREATE", "queue", "q", body)[0] == 201
+        client.auto_accept = False
+        client.send(client.sender("q"), "m", ttl=2 if why == "expired" else 600)
+        if why == "failed":
+            client.give(client.received[client.receiver("q", credit=1).name][0][0], proton.Delivery.MODIFIED, failed=True)
+        b.pass_time(4)
+        client.connection.close()
+        b.settle()
+        assert b.depth("q") == 1
+        drain = leave(b)["drain"]
+        drainer = b.client(ADMIN)
+        drainer.auto_accept = False
+        drainer.receiver(f"{source(b)}/traits", name="the drain's")
+        [(delivery, _)] = drainer.received["the drain's"]
+        assert traits_in(delivery).failures == int(why == "failed")
+        local.commit()
+        local.automatic = True
+        b.pass_time(3)
+        assert (b.depth("q"), b.depth("dead")) == (1, 0)
+        drainer.connection.close()
+        b.settle()
+        assert [ask(b, operation, drain=drain)[0] for operation in ("HALT", "REOPEN")] == [200, 200]
+        b.pass_time(2)
+        assert (b.depth("q"), b.depth("dead")) == (0, 1), "the drain was cancelled"
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_large_message_that_has_failed_too_often_and_cannot_become_a_dead_letter_goes_with_the_drain(before: bool) -> None:
+    """Breaks when a drain never ends because of it. `before`: the last failure comes before the drain begins."""
+    with bench(part_bytes=16 * 1024) as b:
+        b.queue("dead", arguments={"qpid.group_header_key": "g"})
+        b.client()  # silent for longer, and so the first that is cut off
+        client = b.client()
+        client.request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": "dead", "key": ""})
+        b.queue("q", alternateExchange="amq.fanout", arguments={"x-delivery-limit": 1})
+        client.auto_accept = False
+        client.send(client.sender("q"), "x" * LARGE)
+        [(delivery, _)] = client.received[client.receiver("q", credit=1).name]
+        if before:
+            client.give(delivery, proton.Delivery.MODIFIED, failed=True)
+            b.pass_time(3)
+        leave(b, spread=0 if before else 10)
+        if not before:
+            client.give(delivery, proton.Delivery.MODIFIED, failed=True)
+            b.pass_time(12)
+        drainer = b.client(ADMIN)
+        drainer.receiver(f"{source(b)}/traits", name="the drain's")
+        b.pass_time(2)
+        [(delivery, message)] = drainer.received["the drain's"]
+        assert (traits_in(delivery).failures, len(message.body)) == (1, LARGE)
+        assert b.depth("q") == 0
 
 
 def test_a_large_message_comes_as_it_was_sent_with_traits_too() -> None:
