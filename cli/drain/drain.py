@@ -59,6 +59,16 @@ _TAKES_NOTHING = "the target gives no credit: its queue, or its disk, is nearly 
 _NO_CREDIT = f"target: {_TAKES_NOTHING}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Keeper:
+    """The broker of a target that alone keeps the messages of a queue, and knows which have arrived. `store`: its store; ""
+    if the log of the target's cluster does both, or if the target is one broker.
+    """
+
+    store: str = ""
+    address: str = ""
+
+
 @dataclass
 class Result:
     """The result. `refused`: queue, sequence (0: all that is left of the queue) and reason."""
@@ -340,19 +350,21 @@ class Drain:
 
     async def _move_queue(self, drain: str, store: str, name: str, key: str) -> None:
         target = self._side_of(key)
+        keeper = await self._keeper(target, name)  # it is asked for first: then any other one is noticed
         try:
             address = await self._take(target, drain, store, name, key)
         except ManagementError as error:
             if DECLINED not in error.text or not await self._elsewhere(drain, store, name, key):
                 raise
             target = self._side_of(key)  # an earlier drainer was killed after this step
+            keeper = await self._keeper(target, name)
             address = await self._take(target, drain, store, name, key)
         moved_s, began_s = self._clock.now_s, self._clock.now_s
         tally: dict[str, Any] = {"name": name, "uuid": store_and_queue(key)[1]}
         tally |= {"moved": 0, "known": 0, "bytes": 0, "checksum": 0}
         self._result.queues.append(tally)
         while True:
-            move = await self._attempt(drain, name, key, address)
+            move = await self._attempt(drain, name, key, address, keeper)
             found = {"moved": move.moved, "known": move.known, "bytes": move.nbytes, "checksum": move.checksum}
             tally |= {what: tally[what] + count for what, count in found.items()}
             if not move.ended:
@@ -364,7 +376,9 @@ class Drain:
                 moved_s = self._clock.now_s
             elif self._may_go_elsewhere(key, tally, move.ended) and self._clock.now_s - began_s >= ELSEWHERE_S:
                 if await self._elsewhere(drain, store, name, key):
-                    target, address = self._side_of(key), await self._take(self._side_of(key), drain, store, name, key)
+                    target = self._side_of(key)
+                    keeper = await self._keeper(target, name)
+                    address = await self._take(target, drain, store, name, key)
                     moved_s = began_s = self._clock.now_s
                     continue
                 self._stays.add(key)
@@ -387,10 +401,38 @@ class Drain:
                 await self._define()
                 address = await self._take(target, drain, store, name, key)
 
-    async def _attempt(self, drain: str, name: str, key: str, address: str) -> Move:
+    async def _keeper(self, target: Side, name: str) -> _Keeper:
+        """The broker that keeps the messages of this queue at the target."""
+        store = str((await self._status(target)).get("local") or "")
+        if not store:
+            return _Keeper()
+        try:
+            (item,) = (await target.ask("QUERY", "queue", "", {"name": name}))["items"]
+        except ManagementError as error:
+            if error.status != 404:
+                raise
+            return _Keeper()
+        return _Keeper() if item["replicate"] == "all" else _Keeper(store, (await target.client()).name)
+
+    async def _must_keep(self, target: Side, name: str, keeper: _Keeper) -> None:
+        """Refused if another broker is the target's primary than the one that keeps the messages of this queue."""
+        if not keeper.store or (await self._status(target)).get("local") == keeper.store:
+            return
+        raise endings.Refused(
+            f"queue {name!r}: its messages have gone to {keeper.address}, which alone has them and knows which have arrived, "
+            f"because the queue's level of replication is not all; now {(await target.client()).name} is the target's primary. "
+            f"What has not moved is at the source: make {keeper.address} the primary again, and run the command again"
+        )
+
+    async def _attempt(self, drain: str, name: str, key: str, address: str, keeper: _Keeper) -> Move:
         """Move messages until the queue is empty, except for refused messages, or until the move cannot continue."""
-        held = await held_there(self._side_of(key), drain, key)
         bounded, target = self._rate is not None, self._side_of(key)
+        try:
+            held = await held_there(target, drain, key)
+        except ManagementError:
+            await self._must_keep(target, name, keeper)
+            raise
+        await self._must_keep(target, name, keeper)
         move = Move(await self._source.client(), await target.client(), key, address, held, bounded=bounded, traits=self._traits)
         before = self._result.moved
         whole, moved_s = False, self._clock.now_s

@@ -436,6 +436,32 @@ def test_after_a_switchover_the_messages_that_only_the_next_primary_has_move_too
         assert 400 - len(moved) <= first.queue("orders")["messages"] < 400 - 60
 
 
+def test_a_drain_ends_when_another_broker_becomes_the_target_s_primary_and_goes_on_with_the_first_one(tmp_path: Path) -> None:
+    """Only the broker that has the messages of a queue of level `configuration` knows which have arrived. Breaks when the others
+    move to the next primary unasked, or a later drain repeats messages."""
+    level = ("--ha-replicate", "configuration")
+    with standalone(tmp_path / "old") as old, cluster(tmp_path / "new", 3, *level) as new:
+        old.create("queue", "orders")
+        assert send(old.address, "orders", [message("orders", number) for number in range(400)]) == 400
+        first = new.primary()
+        second = next(broker for broker in new.brokers if broker is not first)
+        words = ("--from", old.address, "--to", new.url, "--spread", "0")
+        process = spawn(tmp_path / "drain.log", "qpid-drain", *words, "--rate", "60")
+        eventually(lambda: came(first.address, "orders"), lambda count: count > 60, "messages being moved")
+        new.promote(second)
+        assert process.wait() == 1
+        *_, told = (tmp_path / "drain.log").read_text().splitlines()
+        assert f"queue 'orders': its messages have gone to {first.address}" in told
+        assert f"make {first.address} the primary" in told
+        assert came(second.address, "orders") == 0
+        new.promote(first)
+        first.wait_for("active")
+        assert 60 < first.queue("orders")["messages"] < 400
+        assert run("qpid-drain", *words).status == 0
+        found = [int(proton_id(data)) for data in take(first.address, "orders", first.queue("orders")["messages"])]
+        assert found == list(range(400))
+
+
 def proton_id(data: bytes) -> Any:
     found: Any = proton.Message()
     found.decode(data)
