@@ -79,10 +79,6 @@ class Option:
         return show(self.default)
 
 
-CONFIG = Option("config", Path, None, "FILE", "Read more options from FILE: one key=value on each line.")
-"""Names the file, and hence cannot stand in it."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Given:
     """The text for an option, and its source."""
@@ -120,7 +116,7 @@ def gather(
     table = tuple(options)
     from_environ = _from_environ((*table, CONFIG), environ)
     config = _given(CONFIG, command_line) or from_environ.get(CONFIG.name)
-    from_file = dict(_from_file(Path(config.text), table, foreign)) if config is not None else {}
+    from_file = dict(_from_file(_read(CONFIG, config), table, foreign)) if config is not None else {}
     values: dict[str, Any] = {}
     for option in table:
         given = [_given(option, command_line), from_environ.get(option.name), from_file.get(option.name)]
@@ -370,6 +366,10 @@ SASL_MECHANISM = Option(
 PASSWORD_FILE = Option(
     "password-file", password_file, None, "FILE", "File whose first line is the password of the user in the URL."
 )
+
+
+CONFIG = Option("config", file, None, "FILE", "Read more options from FILE: one key=value on each line.")
+"""Names the file, and hence cannot stand in it."""
 
 
 def _path(value: str, what: str) -> Path:

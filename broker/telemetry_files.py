@@ -11,6 +11,7 @@ not touched. Everything belongs to one thread.
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import re
@@ -19,9 +20,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from broker.options import SettingsError
+
 _STAMP_DIGITS: Final = 15
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _FILES_AT_LEAST: Final = 8
+
+
+def must_take_files(directory: Path) -> None:
+    """SettingsError if no telemetry can ever be written to this folder. A full disk is no such reason, because it passes."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise SettingsError(
+                f"--telemetry-dir {directory}: no telemetry can be written there: {error.strerror or error}"
+            ) from None
 
 
 class _Whole(NamedTuple):

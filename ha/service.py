@@ -44,11 +44,12 @@ from broker.log_levels import LogLevels
 from broker.net.listener import CannotListen, ConnectionFactory, Handshakes, listen
 from broker.net.reactor import on_hangup
 from broker.options import SettingsError
-from broker.routes.dialer import Dialer
+from broker.routes.dialer import Dialer, lines_of
 from broker.service import Broker
 from broker.sessions.authentication import Authentication
 from broker.settings import BrokerSettings
 from broker.telemetry import TelemetryWriter
+from broker.telemetry_files import must_take_files
 from broker.users_file import Accounts, BadUsersFile
 from ha.cluster_member import ClusterMember, Links
 from ha.core.membership import Membership
@@ -144,6 +145,10 @@ class Process:
     def start(self) -> None:
         """Take port and store, replay, begin to join or to serve. CannotStart gives the reason for a failure; SettingsError
         the error in a file that an option names."""
+        if self.ha.ha_cluster and self.settings.telemetry_dir is not None:
+            must_take_files(self.settings.telemetry_dir)
+        if self.settings.route_passwords is not None:
+            lines_of(self.settings.route_passwords)
         self.tls = self._credentials()
         max_connections = self._max_connections()
         authentication = self._authentication()

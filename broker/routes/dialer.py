@@ -3,7 +3,7 @@ user.
 
 Passwords are in a file of this broker (`--route-passwords`), not in a route or in the log. The file has lines of the form `USER
 PASSWORD`, or `USER@HOST:PORT PASSWORD` for one source only, which takes precedence. It is read at each attempt to connect, so a
-changed password needs no restart.
+changed password needs no restart, and at the start of the broker, which is refused if the file cannot be read.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from twisted.internet.defer import Deferred, fail
 from broker.client import ConnectError, ManagementClient, find_primary
 from broker.core import urls
 from broker.core.urls import Url
+from broker.options import SettingsError
 
 if TYPE_CHECKING:
     from broker.net.credentials import Credentials
@@ -65,10 +66,20 @@ class Dialer:
         if self._passwords is None:
             return []
         try:
-            with self._passwords.open("rb") as file:
-                return file.read(MAX_FILE_BYTES).decode().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConnectError(f"--route-passwords {self._passwords} cannot be read: {type(error).__name__}") from None
+            return lines_of(self._passwords)
+        except SettingsError as error:
+            raise ConnectError(str(error)) from None
+
+
+def lines_of(passwords: Path) -> list[str]:
+    """The lines of the file of passwords. SettingsError if it cannot be read. The text has nothing of its content."""
+    try:
+        with passwords.open("rb") as file:
+            return file.read(MAX_FILE_BYTES).decode().splitlines()
+    except OSError as error:
+        raise SettingsError(f"--route-passwords {passwords}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"--route-passwords {passwords}: is not UTF-8 text") from None
 
 
 def password_of(url: Url, lines: list[str]) -> str | None:

@@ -59,12 +59,15 @@ def command(**options: Any) -> None:
     Run one beside each broker; several do not conflict. Every option can also be given in the file of --config, as `key=value`,
     or in the environment, as QPID_KEY.
     """
+    from broker.telemetry_files import must_take_files
     from resource_manager.settings import read
 
     for name, joined in _REPEATED.items():
         field = name.replace("-", "_")
         options[field] = joined(options[field]) or None
     settings = read(options)
+    if settings.telemetry_dir is not None:
+        must_take_files(settings.telemetry_dir)
     reactor: Any = monotonic.install()
     # Only now may modules be imported that bring the reactor with them.
     from twisted.logger import FileLogObserver, FilteringLogObserver, LogEvent, formatEvent, formatTime, globalLogBeginner

@@ -24,6 +24,8 @@ from tests.cli.running import ROOT, run
         (["--brokers", "a", "--arbiter", "etcd", "--arbiter-option", "a=b c"], "the arbiter etcd: etcd has no option 'a'"),
         (["--brokers", "a", "--priority", "a=1", "--priority", "b=2"], "which is none of --brokers"),
         (["--brokers", "a", "--config", "/nowhere"], "cannot read the configuration file /nowhere"),
+        (["--brokers", "a", "--config", ""], "--config: a file is needed"),
+        (["--brokers", "a", "--telemetry-dir", __file__], f"--telemetry-dir {__file__}: no telemetry can be written there: File"),
         (["--dance"], "--dance"),
     ],
 )

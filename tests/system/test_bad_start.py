@@ -68,6 +68,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
         (["--auth", "yes"], "--auth yes needs --users FILE: qpid-passwd add FILE NAME makes one"),
         (["--interface", "eth0"], "--interface: 'eth0' is not an IP address to listen on"),
         (["--max-frame-size", "100"], "--max-frame-size: '100' is not a size from 512 to 1M"),
+        (["--config", ""], "--config: a file is needed"),
         (["--data-dir", "same", "--telemetry-dir", "same"], "--telemetry-dir and --data-dir are the same folder, same"),
         (
             ["--config", "/nowhere/qpidd.conf"],
@@ -116,6 +117,27 @@ def test_a_users_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     file = tmp_path / "users"
     said = refusal("--port", 0, "--data-dir", tmp_path / "store", "--users", file, status=USAGE)
     assert said == f"there is no users' file {file}: make one with qpid-passwd add {file} NAME"
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_file_of_passwords_for_routes_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """Breaks when it is known only when the first route fails."""
+    file = tmp_path / "passwords"
+    said = refusal("--port", 0, "--data-dir", tmp_path / "store", "--route-passwords", file, status=USAGE)
+    assert said == f"--route-passwords {file}: cannot be read: No such file or directory"
+    file.write_bytes(b"ann \xff\n")
+    said = refusal("--port", 0, "--data-dir", tmp_path / "store", "--route-passwords", file, status=USAGE)
+    assert said == f"--route-passwords {file}: is not UTF-8 text"
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_place_that_cannot_have_telemetry_is_told(tmp_path: Path) -> None:
+    """Breaks when it is known only by a warning some time later, and no telemetry is there when it is needed."""
+    (tmp_path / "file").touch()
+    options = ["--port", 0, "--data-dir", tmp_path / "store", "--ha-cluster", "yes", "--ha-brokers-url", "127.0.0.1:1"]
+    for folder, why in ((tmp_path / "file", "File exists"), (tmp_path / "file" / "within", "Not a directory")):
+        said = refusal(*options, "--telemetry-dir", folder, status=USAGE)
+        assert said == f"--telemetry-dir {folder}: no telemetry can be written there: {why}"
     assert not (tmp_path / "store").exists()
 
 
