@@ -31,6 +31,16 @@ class AnyOrder(click.Group):
         at = next((at for at, word in enumerate(args) if word in self.commands), len(args))
         if at and args[0].startswith("-") and not {"--help", "-h", "--version"} & set(args[:at]):
             if at == len(args):
+                known = {
+                    name
+                    for each in self.commands.values()
+                    for option in each.params
+                    for name in (*option.opts, *option.secondary_opts)
+                }
+                names = (word.partition("=")[0] if word.startswith("--") else word[:2] for word in args if word[:1] == "-")
+                unknown = next((name for name in names if len(name) > 1 and name not in known), "")
+                if unknown:
+                    raise click.NoSuchOption(unknown, ctx=ctx)
                 raise click.UsageError(f"name a command: {', '.join(sorted(self.commands))}")
             args = [args[at], *args[:at], *args[at + 1 :]]
         return super().parse_args(ctx, args)

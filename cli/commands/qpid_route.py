@@ -125,7 +125,7 @@ def _meant(words: tuple[str, ...], *, ssl: bool) -> Task:
             tag, exclude, mechanism = (*more, *("", "", "")[len(more) :])
             excluded = [each for each in exclude.split(",") if each]
             extra = {"tag": tag, "exclude": excluded, "mechanism": _mechanism(mechanism)}
-            return Task(dest, _add, _body("exchange", source, exchange, key, ssl=ssl) | extra, _show_change)
+            return Task(dest, _add, _body("exchange", _other(source, dest), exchange, key, ssl=ssl) | extra, _show_change)
         case "queue", "add", dest, source, exchange, queue, *more if len(more) <= 1:
             extra = {"mechanism": _mechanism(*more)}
             return Task(dest, _add, _body("queue", source, exchange, queue, ssl=ssl) | extra, _show_change)
@@ -189,6 +189,16 @@ def _source(text: str, *, ssl: bool) -> str:
             "--route-passwords of the brokers of DEST names"
         )
     return str(url)
+
+
+def _other(source: str, dest: str) -> str:
+    """The source, if it is not DEST, by its addresses. BadUrl, UsageError."""
+    same = [name for name in urls.parse(source).names if name in urls.parse(dest).names]
+    if same:
+        raise click.UsageError(
+            f"DEST and SRC are the same broker, {same[0]}: a route from an exchange fetches from another broker or cluster"
+        )
+    return source
 
 
 def _body(kind: str, source: str, exchange: str, key: str, *, ssl: bool) -> dict[str, Any]:

@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from cli.lag.shell import master, put, refuse, summarises, writable
+from cli.lag.shell import Command, master, put, refuse, summarises, writable
 from cli.ranges import FloatRange
 
 _REFRESH_S = 10.0
 _LOOK_S = 1.0
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--input", "path", required=True, metavar="DIR", help="Folder of telemetry or of a stream, or a URL (s3a://...).")
 @click.option("--output", metavar="PAGE.html", type=click.Path(dir_okay=False), help="Write the page to a file or URL and end.")
 @click.option("--png", metavar="FILE.png", type=click.Path(dir_okay=False), help="Write a picture of the page and end.")

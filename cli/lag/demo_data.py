@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from cli.lag.shell import gauge, refuse, wipe
+from cli.lag.shell import Command, gauge, refuse, wipe
 from cli.output import Column, figures, show_json, table, text, window
 
 _INTERRUPTED = 130
 _SPARE_BYTES = 64 << 20
 
 
-@click.command("demo-data")
+@click.command("demo-data", cls=Command)
 @click.option(
     "--output",
     "directory",

@@ -28,6 +28,17 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 master = click.option("--master", metavar="URL", help="Spark master.  [default: spark-submit's, else local[2]]")
 
 
+class Command(click.Command):
+    """A command whose options refuse an empty text. As a folder it would mean the current one."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        for param in self.params:
+            if ctx.params.get(param.name or "") == "":
+                raise click.BadParameter("it is empty.", ctx, param)
+        return super().invoke(ctx)
+
+
 def refuse(why: str | Refused) -> NoReturn:
     """Print the reason in one line, and exit with 1, or with 2 if an option is wrong."""
     from spark_analytics.errors import WrongUsage

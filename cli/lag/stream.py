@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.lag.shell import kafka_of, progress, reads, refuse, wipe
+from cli.lag.shell import Command, kafka_of, progress, reads, refuse, wipe
 from cli.ranges import FloatRange
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _LOOK_S = 0.5
 _SILENT_AFTER_MS = 10_000
 
 
-@click.command()
+@click.command(cls=Command)
 @reads
 @click.option(
     "--output", required=True, metavar="DIR", type=click.Path(file_okay=False), help="Folder for the lines, as Parquet."

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.lag.shell import bar, kafka_of, progress, put, reads, refuse, summarises, wipe, writable
+from cli.lag.shell import Command, bar, kafka_of, progress, put, reads, refuse, summarises, wipe, writable
 
 if TYPE_CHECKING:
     from spark_analytics.sources import Kafka
 
 
-@click.command()
+@click.command(cls=Command)
 @reads
 @click.option(
     "--output",

@@ -69,6 +69,13 @@ def test_options_may_stand_before_the_command_as_in_the_original(backup: Any) ->
     assert nothing.err.startswith("qpid-ha: name a command: add-broker, ")
 
 
+@pytest.mark.parametrize("words", [["--nosuch"], ["-b", "a:1", "--nosuch=5"], ["-t5", "-Z"], ["--nosuch", "status"]])
+def test_an_option_that_no_command_has_is_named_without_a_command_too(words: list[str]) -> None:
+    ran = run("qpid-ha", *words)
+    name = next(word for word in words if word.startswith(("--nosuch", "-Z"))).partition("=")[0]
+    assert (ran.status, ran.err) == (2, f"qpid-ha: No such option {name!r}. (see qpid-ha --help)\n")
+
+
 def test_without_a_word_the_help_is_shown_as_it_is() -> None:
     ran = run("qpid-ha")
     assert (ran.status, ran.err) == (2, "")
@@ -688,6 +695,23 @@ def test_a_broker_that_is_back_and_has_not_caught_up_keeps_the_others_from_a_res
     assert f"{first.name} (joining) has not caught up with the primary after 1 s" in ran.err
     said = [json.loads(line)["what"] for line in (tmp_path / "asked").read_text().splitlines()]
     assert said.count("STOP ha") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("qpid-ha", "status"),
+        ("qpid-stat", "-q"),
+        ("qpid-config", "queues"),
+        ("qpid-route", "route", "list", "a:1"),
+        ("qpid-drain", "--from", "a:1", "--to", "b:1"),
+        ("qpid-verify", "-b", "a:1"),
+    ],
+)
+def test_an_empty_name_of_a_configuration_file_is_wrong_usage_for_every_command(words: tuple[str, ...]) -> None:
+    ran = run(*words, "--config", "")
+    assert ran.status == 2
+    assert ran.err.startswith(f"{words[0]}: --config: a file is needed")
 
 
 def test_an_empty_command_is_refused() -> None:

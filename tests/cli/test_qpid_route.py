@@ -28,6 +28,11 @@ from tests.system.harness import free_ports
         (["queue", "add", "a:1", "b:1", "x", "q", "GSSAPI"], "'GSSAPI' is not a SASL mechanism"),
         (["queue", "add", "a:1", "ann/secret@b:1", "x", "q"], "other users can see a password of SRC"),
         (["queue", "add", "a:1", "b:x", "x", "q"], "b:x"),
+        (
+            ["route", "add", "a:1", "a:1", "x", "k"],
+            "DEST and SRC are the same broker, a:1: a route from an exchange",
+        ),
+        (["route", "add", "a:1,b:1", "amqp:ann@c:1,b:1", "x", "k"], "DEST and SRC are the same broker, b:1: a route from"),
     ],
 )
 def test_what_has_no_meaning_here_is_refused_before_a_broker_is_asked(words: list[str], why: str) -> None:

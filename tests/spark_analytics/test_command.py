@@ -188,7 +188,10 @@ def test_a_wrong_option_is_a_question_of_usage() -> None:
     for words in (
         ["summarise"],
         ["stream"],
-        *(["summarise", "--input", ".", *odd] for odd in (["--objective-ms", "-1"], ["--format", "xml"])),
+        *(["summarise", "--input", ".", *odd] for odd in (["--objective-ms", "-1"], ["--format", "xml"], ["--output", ""])),
+        *([command, "--input", ""] for command in ("summarise", "dashboard")),
+        ["stream", "--input", "", "--output", "o"],
+        ["demo-data", "--output", ""],
     ):
         result = run(*words)
         assert (result.exit_code, result.stderr.count("\n"), result.stderr[:9]) == (2, 1, "qpid-lag:"), words
