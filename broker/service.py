@@ -28,7 +28,7 @@ from broker.commit_log import CommitLog
 from broker.core import limits
 from broker.core.acl.rules import Acl
 from broker.core.commands import MACHINE_VERSION
-from broker.core.definitions import Change
+from broker.core.definitions import Change, SettingMade
 from broker.core.identity import Socket
 from broker.drains import Drains
 from broker.host import REAL_HOST, new_uuid
@@ -115,6 +115,8 @@ class Broker:
         self.max_message_bytes = max_message_bytes
         self.max_connections = max_connections
         self.on_state: Callable[[str, int, str], None] = lambda state, epoch, primary: None
+        self.on_settings: Callable[[], None] = lambda: None
+        """Called while batches are applied that change settings of the cluster."""
         self._on_fatal = on_fatal
         self.turn = Turn(clock)
         self.logs = Logs(
@@ -270,6 +272,8 @@ class Broker:
         self.queues.resume_crowded()
         self.turn.flush()
         self.logs.residency.enforce()
+        if ledger is self.logs.lead and any(isinstance(change, SettingMade) for change, _ in changes):
+            self.on_settings()
 
     def ledger_state(self, ledger: Ledger, state: str, epoch: int, primary: str) -> None:
         """A log's state changed: begin or end to serve."""

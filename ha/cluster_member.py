@@ -171,6 +171,7 @@ class ClusterMember:
         broker.admission.roles[PEER_PROPERTY] = self.peers
         broker.admission.failover_urls = self._failover_urls
         broker.on_state = self._state_changed
+        broker.on_settings = self._settings_changed
 
     @property
     def log(self) -> ReplicatedLog:
@@ -318,6 +319,9 @@ class ClusterMember:
         self.peers.tell_removed(members)
 
     # ---- changes of the log's state
+
+    def _settings_changed(self) -> None:
+        self.log.retention.cover()
 
     def _state_changed(self, state: str, epoch: int, primary: str) -> None:
         was, was_primary, was_epoch = self._was

@@ -2,16 +2,20 @@
 full.
 
 Life: after batches were applied, and when an operation has ended, `look` compares the size of the log with the size of the
-live data. It starts at most one operation: a checkpoint (the log has grown, or files have no live data any more), or the
-compaction of the files with the least live data. When that is done it looks again, until there is nothing to gain. It also
-looks again at intervals while the log is near its bound and files are kept for another reason: a snapshot in transfer, or a
-backup that is behind. So disk space is freed without a request, in small steps, and no commit waits.
+live data. It starts at most one operation: a checkpoint (the log has grown, files have no live data any more, or what was
+applied must not be forgotten), or the compaction of the files with the least live data. When that is done it looks again, until
+there is nothing to gain. It also looks again at intervals while the log is near its bound and files are kept for another reason:
+a snapshot in transfer, or a backup that is behind. So disk space is freed without a request, in small steps, and no commit waits.
 
 The bound: a log takes at most twice the size of its live data, and two segments (`journal.SEGMENT_BYTES`). Two files always
 exist: the one being written, and the one prepared. The rest of the two segments is for the log after the last checkpoint, and
 for the output of a compaction or a checkpoint before it frees anything. Compaction begins well below the bound, at a limited
 rate; near the bound the rate is not limited. There is one exception, unless the disk is nearly full: the log that a connected
 backup still needs stays, up to the size of the live data, which the backup would get instead.
+
+What must not be forgotten: a broker that starts has applied its checkpoint only, until a primary tells it what is committed.
+`cover` says that the last batches have changed something that matters before that. A checkpoint is then due at once, but two such
+checkpoints begin at least `COVER_S` apart. They delete no log: a backup that is away needs no snapshot because of them.
 
 Room: producers get no credit below a reserve, which is large enough for a checkpoint, consumers' outcomes and a compaction.
 Consumers continue, and the next checkpoint gives back the space that they free. Producers continue when there is half as much
@@ -50,6 +54,8 @@ CHECKPOINT_BYTES = 32 * MIB
 GROWTH = 4
 """No checkpoint is due for growth either before the log has grown by so many times the size of the last checkpoint."""
 LOOK_S = 0.1
+COVER_S = 1.0
+"""Least time between the beginnings of two checkpoints that are due only because of `cover`."""
 RETRY_S = 5.0
 """Time before the next attempt after a checkpoint or a compaction has failed."""
 ROOM_S = 1.0
@@ -133,6 +139,9 @@ class Retention:
         self._room_call: IDelayedCall | None = None
         self._compacting = False
         self._moved = False
+        self._to_cover = 0
+        self._covering_s = float("-inf")
+        """The index that a checkpoint must have reached, and when the last checkpoint began that was due only for this."""
         self._fruitless: dict[int, int] = {}
         """Files that a compaction could not make smaller, and the size of their live data at that time."""
         self._stopped = False
@@ -158,8 +167,17 @@ class Retention:
         wait_s = self._looked_s + LOOK_S - self._clock.seconds()
         if wait_s <= 0:
             self.look()
-        elif self._changed_bytes() > min(self._file, self.checkpoint_bytes) // 4:
+        elif self._is_uncovered() or self._changed_bytes() > min(self._file, self.checkpoint_bytes) // 4:
             self._look_call = self._clock.callLater(wait_s, self.look)
+
+    def cover(self) -> None:
+        """The batches that are being applied have changed something that must not be forgotten: they must soon be in a
+        checkpoint."""
+        self._to_cover = self._facts.applied
+
+    def _is_uncovered(self) -> bool:
+        covered = self._journal.checkpoint
+        return (0 if covered is None else covered.index) < self._to_cover
 
     def _changed_bytes(self) -> int:
         """The bytes added or removed since the last look."""
@@ -190,6 +208,13 @@ class Retention:
         if self._moved or self._has_grown():
             self.checkpoint()
             return
+        if self._is_uncovered():
+            wait_s = self._covering_s + COVER_S - self._looked_s
+            if wait_s <= 0:
+                self._covering_s = self._looked_s
+                self.checkpoint(keeps_log=True)
+                return
+            self._later_call = self._clock.callLater(wait_s, self.look)
         excess = self._excess()
         pressed = excess > 0 or self.low
         if excess > -2 * self._file or self.low:
@@ -200,7 +225,7 @@ class Retention:
                 self._compact(victims, 0 if pressed else RATE)
             elif pressed and full:
                 self.checkpoint(spared=self._spared(pressed))
-            elif pressed:
+            elif pressed and self._later_call is None:
                 self._later_call = self._clock.callLater(RETRY_S, self.look)
         elif small := self._many_small():
             self._compact(small, RATE)
@@ -239,9 +264,9 @@ class Retention:
 
     # ---- checkpoints
 
-    def checkpoint(self, *, spared: int | None = None) -> None:
+    def checkpoint(self, *, spared: int | None = None, keeps_log: bool = False) -> None:
         """Write a checkpoint of the state that is applied now. Of the log before it, `spared` bytes (None: the usual number)
-        may stay for a backup that still needs them.
+        may stay for a backup that still needs them; `keeps_log`: all of it stays.
         """
         index, log = self._facts.applied, self._facts.log
         epoch = log.epoch_at(index)
@@ -252,7 +277,8 @@ class Retention:
         builders = self._listener.snapshot()
         batches = (builder.seal(epoch, index, stamp) for builder in builders)
         members = log.members_at(index).to_dict()
-        keep_from = self._keep_from(index, self._spared(pressed=False) if spared is None else spared)
+        spared = self._spared(pressed=False) if spared is None else spared
+        keep_from = log.first_index if keeps_log else self._keep_from(index, spared)
         self._moved = False
         self.snapshots.write(index, epoch, members, batches, alive, keep_from, self._written)
 

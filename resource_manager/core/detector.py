@@ -4,6 +4,10 @@ Life of a broker here: absent until a connection to it is open; reachable while 
 `detection_s` although the connection is open (a frozen process, a host that hangs); absent again as soon as the connection ends
 (a killed process). Its last answer is kept with its time, because an old answer must never decide.
 
+The settings of the cluster are the exception: they are committed, so they stay valid until newer ones are told. A broker that
+was restarted tells only what is in its checkpoint, until it hears a primary. So of each broker the answer is also kept that had
+applied most of its cluster's log.
+
 `Detector` takes observations with their times and returns a `Sight`: all brokers at one moment, frozen, for `promotion` to
 judge.
 
@@ -127,6 +131,8 @@ class Seen:
     """Why it is not reachable; "" if it is."""
     view: View | None
     answered_s: float | None
+    fullest: View | None = None
+    """Of its answers about the same cluster, the one that had applied most, of whatever age."""
 
     @property
     def serves(self) -> bool:
@@ -203,10 +209,10 @@ class Sight:
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, Any]]:
-        """The settings of the cluster, from the broker that has applied most, even if it is unreachable now, because
-        committed settings stay valid.
+        """The settings of the cluster, from the answer that had applied most, even if its broker is unreachable now or was
+        restarted since, because committed settings stay valid.
         """
-        views = [seen.view for seen in self.brokers if seen.view is not None]
+        views = [view for seen in self.brokers for view in (seen.view, seen.fullest) if view is not None]
         newest = max(views, key=lambda view: view.applied_index, default=None)
         return {} if newest is None else newest.settings
 
@@ -245,6 +251,7 @@ class _Record:
     answered_s: float | None = None
     view: View | None = None
     reason: str = "not connected yet"
+    fullest: View | None = None
 
 
 class Detector:
@@ -260,7 +267,7 @@ class Detector:
 
     def connected(self, name: str, now_s: float) -> None:
         """A connection to the broker is open. It has not answered yet."""
-        self._records[name] = _Record(connected_s=now_s, reason="")
+        self._records[name] = _Record(connected_s=now_s, reason="", fullest=self._records[name].fullest)
 
     def lost(self, name: str, reason: str) -> None:
         """The connection has ended, or could not be made."""
@@ -271,6 +278,9 @@ class Detector:
         """The broker has answered. If the connection has ended before the answer arrives, the broker stays absent."""
         record = self._records[name]
         record.view, record.answered_s = view, now_s
+        before = record.fullest
+        if before is None or view.cluster_id != before.cluster_id or view.applied_index >= before.applied_index:
+            record.fullest = view
 
     def sight(self, now_s: float) -> Sight:
         """All brokers now."""
@@ -287,8 +297,10 @@ class Detector:
 
     def _seen(self, name: str, record: _Record, now_s: float) -> Seen:
         if record.connected_s is None:
-            return Seen(name, Reach.ABSENT, record.reason, record.view, record.answered_s)
+            return Seen(name, Reach.ABSENT, record.reason, record.view, record.answered_s, record.fullest)
         if now_s >= self._silent_at(record):
-            return Seen(name, Reach.SILENT, f"no answer for {self._detection_s:g} s", record.view, record.answered_s)
+            return Seen(
+                name, Reach.SILENT, f"no answer for {self._detection_s:g} s", record.view, record.answered_s, record.fullest
+            )
         reach = Reach.REACHABLE if record.view is not None else Reach.ABSENT
-        return Seen(name, reach, "" if record.view else "no answer yet", record.view, record.answered_s)
+        return Seen(name, reach, "" if record.view else "no answer yet", record.view, record.answered_s, record.fullest)

@@ -31,8 +31,11 @@ class Owner:
     def __init__(self) -> None:
         self.errors: list[tuple[str, bool]] = []
         self.writable = 0
+        self.applied: Callable[[], None] = lambda: None
+        """Called each time that batches are applied."""
 
-    def ledger_applied(self, *_: Any) -> None: ...
+    def ledger_applied(self, *_: Any) -> None:
+        self.applied()
 
     def ledger_begins(self, *_: Any) -> None: ...
 

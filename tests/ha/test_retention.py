@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shutil
 import threading
@@ -19,7 +20,7 @@ from broker.disk.bodies import Unreadable, offset_of
 from broker.disk.files import RealDisk, Space
 from broker.sessions.ledger import Ledger
 from ha import snapshots
-from ha.log.retention import MANY_SMALL, ROOM_S, SPARE
+from ha.log.retention import COVER_S, MANY_SMALL, ROOM_S, SPARE
 from ha.snapshots import _Sending
 from tests.broker.disk.contents import contents
 from tests.broker.disk.logs import SlowWriter, flip
@@ -151,6 +152,59 @@ def test_a_log_beyond_its_bound_looks_again_though_nothing_happens_until_what_ke
         log.until(lambda looked_s=looked_s: retention._looked_s > looked_s)  # type: ignore[misc]
     snapshots.cut_short("the link was lost", "backup")
     log.until(lambda: log.real_bytes <= TWO_SEGMENTS)
+
+
+def test_what_must_not_be_forgotten_is_soon_in_a_checkpoint(log: LogOnDisk) -> None:
+    """Breaks when it waits until the log has grown: a broker that starts would not know it."""
+    log.put(body(1))
+    assert log.log.journal.checkpoint is None
+    log.owner.applied = log.log.retention.cover
+    log.put(body(2))
+    log.until(lambda: log.log.journal.figures.checkpoint_index == log.log.applied)
+    log.owner.applied = lambda: None
+    log.put(body(3))
+    log.rest()
+    assert log.log.journal.figures.checkpoint_index == log.log.applied - 1, "nothing more is due"
+    assert log.log.replica.log.first_index == 1, "all of the log is still there"
+    log.restart()
+
+
+def test_what_must_not_be_forgotten_and_changes_all_the_time_is_not_written_all_the_time(log: LogOnDisk) -> None:
+    """Breaks when each of many such batches has a checkpoint of its own, or when the last one has none."""
+    log.owner.applied = log.log.retention.cover
+    began_s, found = log.clock.seconds(), set[int]()
+    for number in range(400):
+        log.put(body(number, 80))
+        found.add(log.log.journal.figures.checkpoint_index)
+    passed_s = log.clock.seconds() - began_s
+    assert passed_s > 4 * COVER_S, "there was time for more than one"
+    assert 4 <= len(found) - 1 <= passed_s / COVER_S + 1
+    log.until(lambda: log.log.journal.figures.checkpoint_index == log.log.applied)
+
+
+def test_a_checkpoint_of_what_must_not_be_forgotten_is_tried_again(tmp_path: Path) -> None:
+    disk = NoCheckpoints()
+    log = LogOnDisk(tmp_path, disk=disk)
+    log.owner.applied = log.log.retention.cover
+    log.put(body(1))
+    log.until(lambda: disk.refused > 0)
+    disk.refuses = False
+    log.until(lambda: log.log.journal.figures.checkpoint_index == log.log.applied)
+    assert disk.refused == 1
+    log.stop()
+
+
+class NoCheckpoints(RealDisk):
+    """A disk on which no checkpoint can be created while `refuses` is set."""
+
+    refuses = True
+    refused = 0
+
+    def open(self, path: Path, flags: int) -> int:
+        if "checkpoint" in path.name and self.refuses:
+            self.refused += 1
+            raise OSError(errno.ENOSPC, "injected")
+        return super().open(path, flags)
 
 
 class SmallDisk(RealDisk):

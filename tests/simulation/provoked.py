@@ -221,6 +221,19 @@ PAUSED = _plan(
     duration_s=6.5,
 )
 """The primary dies in a pause, and nobody takes its place before a person asks for it."""
+PAUSED_OVER_ALL = _plan(
+    BUSY,
+    Action(0.8, "pause", seconds=6.0),
+    Action(1.8, "blackout", choice=0.2, seconds=0.4),
+    Action(1.8, "manager-kill", seconds=0.2),
+    Action(7.6, "promote-laggiest"),
+    Action(9.6, "resume"),
+    duration_s=10.5,
+    checkpoint_bytes=1 << 25,
+    segment_bytes=1 << 22,
+)
+"""All brokers and the daemon die at once in a pause, and come back: still nobody is promoted before a person asks for it. The
+log is too short for a checkpoint by its growth."""
 TWO_KINDS = _plan(BUSY, *(Action(1.0 + 0.8 * number, "promote-as", "backup", seconds=0.7) for number in range(3)), duration_s=4.0)
 """The daemons have made a primary, and a second kind of manager asks for another one."""
 SCHEDULED = _plan(BUSY, Action(0.8, "tag", 1), Action(1.0, "schedule", seconds=2.0), duration_s=6.0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.provoked import PAUSED, SCHEDULED, TWO_KINDS
+from tests.simulation.provoked import PAUSED, PAUSED_OVER_ALL, SCHEDULED, TWO_KINDS
 from tests.simulation.world import World
 
 
@@ -19,6 +19,15 @@ def test_in_a_pause_nobody_is_promoted_but_by_hand(message_links: bool) -> None:
     assert (outcome.done["pause"], outcome.done["resume"]) == (1, 1)
     assert world.operators.done["SET"] == 2
     assert outcome.counts["accepted"] > 50
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_a_pause_outlives_the_death_of_all_brokers_and_of_the_daemon(seed: int) -> None:
+    """Breaks when a broker that has started knows only what a primary tells it."""
+    outcome = World(replace(PAUSED_OVER_ALL, seed=seed)).run()
+    assert not outcome.violation, "\n".join([*outcome.trace[-60:], outcome.violation])
+    assert (outcome.done["pause"], outcome.done["blackout"], outcome.done["resume"]) == (1, 1, 1)
 
 
 @pytest.mark.simulation

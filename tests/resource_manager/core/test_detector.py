@@ -72,6 +72,36 @@ def test_a_cluster_is_served_by_a_primary_of_its_own() -> None:
     assert (sight.is_served("two"), sight.is_served("one")) == (True, False)
 
 
+PAUSED = {"pause": {"since": "then", "reason": "disks"}}
+
+
+def told(applied: int, settings: dict[str, Any], cluster: str = "X") -> View:
+    """A view of a broker that has applied so many batches, with these settings."""
+    return replace(view(), applied_index=applied, settings=settings, cluster_id=cluster)
+
+
+def test_settings_are_remembered_when_all_brokers_are_restarted_and_have_applied_less() -> None:
+    """Breaks when a broker's new connection, or its first answer after a restart, wipes out what it has told."""
+    detector = seeing(a=told(70, PAUSED), b=told(69, {}))
+    for name in ("a:1", "b:1"):
+        detector.lost(name, "closed")
+        detector.connected(name, 11.0)
+    assert detector.sight(11.1).settings == PAUSED
+    for name in ("a:1", "b:1"):
+        detector.answered(name, told(3, {}), 11.2)
+    assert detector.sight(11.3).settings == PAUSED
+    views = [seen.view for seen in detector.sight(11.3).brokers]
+    assert views == [told(3, {})] * 2, "for anything else the last answer counts"
+
+
+@pytest.mark.parametrize("newer", [told(71, {}), told(70, {}), told(2, {}, "Y")])
+def test_settings_are_those_of_the_newest_log_of_the_same_cluster(newer: View) -> None:
+    """Breaks when what was unset, or is of a cluster that the broker has left, is in force for ever."""
+    detector = seeing(a=told(70, PAUSED))
+    detector.answered("a:1", newer, 10.5)
+    assert detector.sight(10.6).settings == {}
+
+
 @pytest.mark.parametrize(
     "views, cluster, electors",
     [
