@@ -55,11 +55,14 @@ class CandidateSettings:
     recheck_s: float = 0.5
     first_pause_s: float = 0.05
     longest_pause_s: float = 2.0
+    longest_interval_s: float = 2.0
 
     @property
     def interval_s(self) -> float:
-        """The time between two renewals. Two of them may fail without loss of the lease."""
-        return self.ttl_s / 3
+        """The time between two renewals. Two of them may fail without loss of the lease. With a long lease they are more
+        frequent than that, because only they show that the store is reachable.
+        """
+        return min(self.ttl_s / 3, self.longest_interval_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ begins when the patience is over or when the promotion became necessary, whichev
 
 The time counts from the last good answer, or from the daemon's start if there was none. If a plug-in reports that it is
 reachable, but its last good answer is older than the patience, it counts as unreachable: it may hang without noticing.
+Answers up to `FRESH_S` old are no sign of that, however short the patience is, because arbiters ask only now and then.
 
 Pure: times are in seconds of a monotonic clock, passed in. `patience_s` may be infinite: then the daemon waits for its
 arbiter forever.
@@ -18,6 +19,9 @@ from dataclasses import dataclass
 from math import inf
 
 from resource_manager.core.arbiter import Health
+
+FRESH_S = 5.0
+"""More than twice the time between two renewals (`CandidateSettings.longest_interval_s`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class Turn:
 def away_since(health: Health, started_s: float, now_s: float, patience_s: float) -> float:
     """The time since which the arbiter's external system is unreachable; infinity if it is not."""
     answered_s = started_s if health.answered_s is None else health.answered_s
-    if health.reachable and (health.answered_s is None or now_s - answered_s <= patience_s):
+    if health.reachable and (health.answered_s is None or now_s - answered_s <= max(patience_s, FRESH_S)):
         return inf
     return answered_s
 

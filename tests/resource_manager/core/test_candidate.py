@@ -32,6 +32,7 @@ from resource_manager.core.candidate import (
     WakeAt,
     Watch,
 )
+from resource_manager.core.patience import FRESH_S
 
 SETTINGS = CandidateSettings(ttl_s=6.0)  # renewed each 2 s, and held 5.4 s long
 NOBODY = Holder(NO_LEASE, "", 10)
@@ -48,8 +49,8 @@ def other(revision: int = 11) -> Holder:
 class Story:
     """A Candidate with lease 7, what it asked for last, and whether the watcher was called since one last looked."""
 
-    def __init__(self) -> None:
-        self.candidate = Candidate(SETTINGS)
+    def __init__(self, settings: CandidateSettings = SETTINGS) -> None:
+        self.candidate = Candidate(settings)
         self.request: Any = None
         self.wakes_s = 0.0
         self.watches: list[int] = []
@@ -136,6 +137,21 @@ def test_outside_of_a_need_it_renews_and_holds_no_turn() -> None:
         assert story.candidate.acts_at(2.0 * turn) == NEVER
     assert story.watches == [10], "one watch is enough"
     assert not story.changed()
+
+
+@pytest.mark.parametrize("ttl_s", [2.0, 5.0, 60.0, 600.0])
+def test_however_long_the_lease_is_its_last_good_answer_is_never_old(ttl_s: float) -> None:
+    """Breaks when a store that works counts as unreachable, because the next renewal of a long lease is far away."""
+    story = Story(CandidateSettings(ttl_s=ttl_s))
+    story.answer(Granted(7, ttl_s), 0.0)
+    story.answer(Renewed(ttl_s, NOBODY), 0.0)
+    for _ in range(20):
+        before_s = story.wakes_s
+        story.wake()
+        story.answer(Renewed(ttl_s, NOBODY), before_s)
+        assert story.candidate.health == Health(True, before_s)
+        assert story.wakes_s - before_s == pytest.approx(min(ttl_s / 3, 2.0))
+        assert 2 * (story.wakes_s - before_s) < FRESH_S
 
 
 def test_in_a_need_it_campaigns_at_once_and_has_its_turn_from_when_it_won() -> None:

@@ -52,3 +52,10 @@ def test_an_arbiter_that_says_it_is_reachable_and_has_not_answered_for_long_is_n
     assert when(NEVER, Health(True, 95.0), now_s=105.0) == Turn(NEVER)
     assert when(NEVER, Health(True, 95.0), now_s=105.5) == Turn(pytest.approx(105.2), without=True)  # type: ignore[arg-type]
     assert away_since(Health(True, 95.0), 20.0, 105.5, 10.0) == 95.0
+
+
+@pytest.mark.parametrize("patience_s", [0.0, 1.0])
+def test_an_arbiter_that_answers_every_two_seconds_is_believed_however_short_the_patience_is(patience_s: float) -> None:
+    """Breaks when daemons act without the turn, because an arbiter that works has not been asked for a second."""
+    assert when(NEVER, Health(True, 97.0), now_s=100.0, patience_s=patience_s) == Turn(NEVER)
+    assert when(NEVER, Health(True, 95.0), now_s=100.5, patience_s=patience_s).without
