@@ -56,6 +56,7 @@ class LeasedArbiter(ABC):
         self._timer: Any = None
         self._news: Any = None
         self._watch_timer: Any = None
+        self._unpublished = False
         self._closed = False
 
     # ---- what a store's arbiter adds
@@ -145,6 +146,8 @@ class LeasedArbiter(ABC):
         sent_s = self._now_s()
 
         def answered(answer: Answer) -> None:
+            if isinstance(request, Publish):
+                self._tell_unpublished("")
             self._do(self._candidate.succeeded(answer, sent_s, self._now_s()))
 
         def failed(failure: Failure) -> None:
@@ -155,11 +158,23 @@ class LeasedArbiter(ABC):
                 )
             if not isinstance(error, StoreError):
                 failure.raiseException()
+            if isinstance(request, Publish):
+                self._tell_unpublished(str(error))
             self._do(self._candidate.failed(error.trouble, str(error), self._now_s(), error.wait_s))
 
         ensureDeferred(self.carry_out(request)).addCallbacks(answered, failed).addErrback(
             lambda failure: self.log.failure("{store}: an internal error of this daemon", store=self._store, failure=failure)
         )
+
+    def _tell_unpublished(self, wrong: str) -> None:
+        """Log why the primary cannot be published, once and not for each endpoint, and the end of this."""
+        if bool(wrong) == self._unpublished or self._closed:
+            return
+        if wrong:
+            self.log.warn("the primary cannot be published in {store}: {reason}", store=self._store, reason=wrong)
+        else:
+            self.log.info("the primary is published in {store} again", store=self._store)
+        self._unpublished = bool(wrong)
 
     # ---- the watch
 

@@ -16,7 +16,8 @@ Invariants:
 - a lost answer leaves nothing behind: a repeated campaign finds its own key, and a lease that no daemon knows ends by
   itself;
 - for one cause, it does not campaign, renew or publish more often than each `recheck_s`, and after failures less and
-  less often.
+  less often;
+- a state that cannot be published changes neither its health nor its turns: a login may have no right to write it.
 
 A store that accepts no writes any more (etcd's NOSPACE alarm, an API server that refuses them) answers readings, but
 cannot decide turns. It counts as unreachable until a grant, which is tried each interval, succeeds. A store may also
@@ -56,6 +57,7 @@ class CandidateSettings:
     first_pause_s: float = 0.05
     longest_pause_s: float = 2.0
     longest_interval_s: float = 2.0
+    longest_publish_pause_s: float = 60.0
 
     @property
     def interval_s(self) -> float:
@@ -204,6 +206,8 @@ class Candidate:
         self._due_s = -inf
         self._retry_s = -inf
         self._failures = 0
+        self._publish_failures = 0
+        self._publish_from_s = -inf
         self._read_only = False
         self._undecided = False
         self._watching = False
@@ -256,6 +260,8 @@ class Candidate:
 
     def publish(self, view: Published, now_s: float) -> list[Effect]:
         """Publish this; the last call counts."""
+        if view != self._view:
+            self._publish_failures, self._publish_from_s = 0, -inf
         self._view = view
         return self._go_on(now_s)
 
@@ -274,11 +280,14 @@ class Candidate:
         """The request in progress has failed. `wait_s`: the store asks for this pause."""
         request, self._pending = self._pending, None
         settings = self._settings
+        if isinstance(request, Publish):
+            self._told = None  # without an answer we do not know whether it was published
+            if trouble is Trouble.AWAY:
+                self._not_published(now_s, wait_s)
+                return self._go_on(now_s)
         pause_s = min(settings.first_pause_s * 2.0 ** min(self._failures, 30), settings.longest_pause_s)
         self._failures += 1
         self._retry_s = now_s + max(pause_s, wait_s)
-        if isinstance(request, Publish):
-            self._told = None  # without an answer we do not know whether it was published
         if trouble is Trouble.LEASE_GONE:
             self._lose_lease()
             return self._go_on(now_s)
@@ -317,7 +326,7 @@ class Candidate:
                 self._gives_up = False
                 self._learn(Holder(NO_LEASE, "", revision), now_s)
             case PublishDone():
-                self._read_only = False
+                self._read_only, self._publish_failures = False, 0
                 self._told = request.view if isinstance(request, Publish) else None
             case _:
                 assert_never(answer)
@@ -326,6 +335,16 @@ class Candidate:
         return [*effects, *self._go_on(now_s)]
 
     # The consequences of the events.
+
+    def _not_published(self, now_s: float, wait_s: float) -> None:
+        settings = self._settings
+        pause_s = min(settings.recheck_s * 2.0 ** min(self._publish_failures, 30), settings.longest_publish_pause_s)
+        self._publish_failures += 1
+        self._publish_from_s = now_s + max(pause_s, wait_s)
+        self._retry_s = now_s + wait_s
+
+    def _to_publish(self) -> Published | None:
+        return None if self._view == self._told or self._read_only else self._view
 
     def _wants(self, now_s: float) -> bool:
         return now_s < self._wanted_s + self._settings.max_turn_s
@@ -377,8 +396,8 @@ class Candidate:
             return Campaign(self._lease)
         if now_s >= self._due_s:
             return Grant(self._settings.ttl_s) if self._read_only and self._turn_s is None else Renew(self._lease)
-        if self._view is not None and self._view != self._told and not self._read_only:
-            return Publish(self._view)
+        if (view := self._to_publish()) is not None and now_s >= self._publish_from_s:
+            return Publish(view)
         return None
 
     def _wake_s(self, now_s: float) -> float:
@@ -387,7 +406,8 @@ class Candidate:
             return self._retry_s
         turn_s = inf if self._turn_s is None else min(self._turn_ends_s, self._wanted_s + self._settings.max_turn_s)
         barred_s = self._barred_until_s if self._waits(now_s) and self._barred_until_s > now_s else inf
-        return min(self._due_s, turn_s, barred_s)
+        publish_s = inf if self._to_publish() is None else self._publish_from_s
+        return min(self._due_s, turn_s, barred_s, publish_s)
 
     def _state(self) -> tuple[float | None, bool]:
         return self._turn_s, self._health.reachable

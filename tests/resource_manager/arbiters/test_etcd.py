@@ -229,9 +229,11 @@ async def test_with_users_it_logs_in_and_again_with_a_new_password_when_its_toke
         await daemon.arbiter.close()
 
 
-def with_users(etcd: Etcd, permission: str = "READWRITE") -> str:
+ALL_KEYS = {"key": encoded("/understudy/"), "range_end": encoded("/understudy0")}
+
+
+def with_users(etcd: Etcd, permission: str = "READWRITE", keys: dict[str, str] = ALL_KEYS) -> str:
     """Users are needed from now on; rm is one, with this permission for the keys. Returns a token of root's."""
-    keys = {"key": encoded("/understudy/"), "range_end": encoded("/understudy0")}
     for path, body in (
         *(("auth/user/add", {"name": name, "password": "tomato"}) for name in ("root", "rm")),
         *(("auth/role/add", {"name": name}) for name in ("root", "ha")),
@@ -264,6 +266,27 @@ async def test_a_user_without_rights_for_the_turn_keeps_a_promotion_no_longer_th
         assert reactor.seconds() >= began_s + 4.0
         assert "403 etcdserver: permission denied" in arbitration.health().reason
         await arbitration.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_user_who_may_write_the_turn_only_gets_turns_and_is_told_once_that_it_cannot_publish(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    """Breaks when etcd counts as away although turns work, and the log says so every few seconds."""
+    password = tmp_path / "password"
+    password.write_text("tomato\n")
+    with running_etcd(tmp_path / "etcd") as guarded:
+        root = with_users(guarded, keys={"key": encoded("/understudy/part/turn")})
+        async with daemons(guarded.url, "part", "rm-1", ttl="2", user="rm", password_file=str(password)) as [daemon]:
+            daemon.arbiter.publish(Published("a:1", 3))
+            await until(lambda: daemon.arbiter._candidate._publish_failures >= 3)
+            assert daemon.reachable
+            await until(daemon.has_turn)
+            reason = f"{guarded.url}: 403 etcdserver: permission denied"
+            assert lines == [f"the primary cannot be published in etcd: {reason}"]
+            perm = {"permType": "READWRITE", "key": encoded("/understudy/part/primary")}
+            assert "code" not in guarded.call("auth/role/grant", {"name": "ha", "perm": perm}, root)
+            await until(lambda: "the primary is published in etcd again" in lines[-1])
 
 
 @pytest_twisted.ensureDeferred

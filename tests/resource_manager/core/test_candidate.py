@@ -464,6 +464,42 @@ def test_a_view_that_cannot_be_published_never_keeps_the_lease_from_its_renewal(
         assert story.wakes_s < 5.4, "the lease has run out"
 
 
+def test_a_view_that_cannot_be_published_is_tried_less_and_less_often_and_nothing_else_suffers() -> None:
+    """Breaks when a login without the right to write it makes the store count as away, in turns with each renewal."""
+    story, tries = Story.idle(), list[float]()
+    story.take(story.candidate.publish(Published("b:1", 4), 1.0))
+    now_s = 1.0
+    while now_s < 200.0:
+        if isinstance(story.request, Publish):
+            tries.append(now_s)
+            story.fail(now_s, reason="permission denied")
+        elif story.renews():
+            story.answer(Renewed(6.0, NOBODY), now_s)
+        assert story.candidate.health.reachable
+        now_s = story.wakes_s
+        story.wake()
+    assert tries == [1.0, 1.5, 2.5, 4.5, 8.5, 16.5, 32.5, 64.5, 124.5, 184.5]
+    assert not story.changed()
+    story.take(story.candidate.publish(Published("b:1", 4), now_s))
+    assert not isinstance(story.request, Publish), "it is the same view"
+    if story.renews():
+        story.answer(Renewed(6.0, NOBODY), now_s)
+    story.take(story.candidate.publish(Published("c:1", 5), now_s))
+    assert story.request == Publish(Published("c:1", 5))
+    story.fail(now_s)
+    assert story.wakes_s == now_s + 0.5
+    story.want(now_s)
+    assert story.request == Campaign(7), "a turn waits for no view"
+
+
+def test_a_pause_that_the_store_asks_for_when_a_view_is_published_is_kept_by_all() -> None:
+    story = Story.idle()
+    story.take(story.candidate.publish(Published("b:1", 4), 1.0))
+    story.fail(1.0, wait_s=7.0)
+    story.want(1.0)
+    assert (story.request, story.wakes_s) == (None, 8.0)
+
+
 def test_a_watch_that_ended_is_begun_anew_from_the_next_reading() -> None:
     story = Story.idle()
     story.take(story.candidate.watch_ended(0.1))
