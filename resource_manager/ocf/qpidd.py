@@ -21,8 +21,10 @@ other broker can take over, the primary continues to serve. Every wait ends befo
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import pwd
 import shlex
 import shutil
 import signal
@@ -31,7 +33,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 SUCCESS, ERR_GENERIC, ERR_UNIMPLEMENTED, ERR_INSTALLED, ERR_CONFIGURED = 0, 1, 3, 5, 6
 NOT_RUNNING, RUNNING_PROMOTED, FAILED_PROMOTED = 7, 8, 9
@@ -61,7 +63,12 @@ PARAMETERS = {
     "ha_config": ("string", "", "Configuration of qpid-ha", "File of qpid-ha's options (password, TLS), if it needs any."),
     "qpidd": ("string", "qpidd", "Broker", "The command qpidd, with its path if it is not on PATH."),
     "qpid_ha": ("string", "qpid-ha", "Tool", "The command qpid-ha, with its path if it is not on PATH."),
-    "user": ("string", "", "User", "User as which the broker runs. Default: the one that Pacemaker runs agents as."),
+    "user": (
+        "string",
+        "",
+        "User",
+        "User as which the broker runs, with its groups. Default: the one that Pacemaker runs agents as.",
+    ),
     "log": ("string", "", "Log", "File to which the broker logs. Default: NAME.log beside the process id."),
     "pidfile": ("string", "", "Process id", "File for the broker's process id. Default: in Pacemaker's run folder."),
 }
@@ -276,6 +283,7 @@ class Agent:
             if shutil.which(words[0]) is None:
                 raise Failed(ERR_INSTALLED, f"{words[0]} is not installed (parameter {name})")
         _words("options", self._given["options"] or "-")
+        self._user()
         for name in ("config", "ha_config"):
             if self._given[name] and not os.access(self._given[name], os.R_OK):
                 raise Failed(ERR_INSTALLED, f"{self._given[name]} cannot be read (parameter {name})")
@@ -298,20 +306,46 @@ class Agent:
         given = self._given
         command = [*_words("qpidd", given["qpidd"]), "--config", given["config"], *shlex.split(given["options"])]
         self._pid_file.parent.mkdir(parents=True, exist_ok=True)
-        with self._log_file.open("ab") as log:
-            if given["user"]:
-                shutil.chown(self._log_file, user=given["user"])
+        identity: dict[str, Any] = {}
+        who = self._user()
+        if who is not None and who.pw_uid != os.geteuid():
+            groups = os.getgrouplist(who.pw_name, who.pw_gid)
+            identity = {"user": who.pw_uid, "group": who.pw_gid, "extra_groups": groups}
+        with self._open_log(who) as log:
             broker = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                user=given["user"] or None,
                 cwd="/",
                 env={name: value for name, value in self._environ.items() if not name.startswith(("OCF_", "HA_", "PCMK_"))},
+                **identity,
             )
         self._pid_file.write_text(f"{broker.pid} {_began(broker.pid)}\n")
+
+    def _user(self) -> pwd.struct_passwd | None:
+        """The user that runs the broker; None for the one that runs this agent."""
+        name = self._given["user"]
+        try:
+            return pwd.getpwnam(name) if name else None
+        except KeyError:
+            raise Failed(ERR_INSTALLED, f"there is no user {name} on this node (parameter user)") from None
+
+    def _open_log(self, owner: pwd.struct_passwd | None) -> BinaryIO:
+        """The log, which belongs to this user. The user may own its folder, so a link there is not followed: the file
+        behind it would be given away.
+        """
+        if owner is None:
+            return self._log_file.open("ab")
+        try:
+            number = os.open(self._log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise Failed(ERR_CONFIGURED, f"{self._log_file} is a symbolic link: name the file itself (parameter log)") from None
+        os.fchown(number, owner.pw_uid, owner.pw_gid)
+        return os.fdopen(number, "ab")
 
     def _end(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
 import subprocess
 import time
@@ -367,9 +368,46 @@ def test_a_broker_that_does_not_run_is_neither_promoted_nor_demoted(machine: Mac
     assert act(machine, action) == NOT_RUNNING
 
 
+IDENTITY = "sh -c 'id -u; id -g; id -G; exec sleep 1000' --"
+"""A broker that logs who it is."""
+
+
+def test_a_broker_runs_as_its_user_with_the_groups_of_that_user_alone(machine: Machine) -> None:
+    """Breaks when it keeps root's group and those of Pacemaker, or lacks its own, which may read the key of its certificate."""
+    name = "nobody" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+    who = pwd.getpwnam(name)
+    before = os.getgroups()
+    if os.geteuid() == 0:
+        os.setgroups([0, 4, 6])
+    try:
+        assert act(machine, "start", qpidd=IDENTITY, user=name) == ERR_GENERIC, "nothing answers there"
+    finally:
+        if os.geteuid() == 0:
+            os.setgroups(before)
+    log = machine.pid_file.with_suffix(".log")
+    said = log.read_text().splitlines()
+    assert said[:2] == [str(who.pw_uid), str(who.pw_gid)]
+    assert {*map(int, said[2].split())} == {*os.getgrouplist(name, who.pw_gid)}
+    assert (log.stat().st_uid, log.stat().st_gid) == (who.pw_uid, who.pw_gid)
+    assert act(machine, "stop") == SUCCESS
+
+
+def test_a_log_that_is_a_link_is_not_given_to_the_user(machine: Machine, capfd: pytest.CaptureFixture[str]) -> None:
+    """Breaks when whoever owns the folder of the log gets any file of root's at the next start."""
+    name = "nobody" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+    other, log = machine.folder / "shadow", machine.folder / "log"
+    other.write_text("secret\n")
+    log.symlink_to(other)
+    assert act(machine, "start", qpidd=IDENTITY, user=name, log=str(log)) == ERR_CONFIGURED
+    assert f"{log} is a symbolic link: name the file itself (parameter log)" in capfd.readouterr().err
+    assert (other.stat().st_uid, other.read_text()) == (os.geteuid(), "secret\n")
+    assert act(machine, "start", qpidd=IDENTITY, user=name, log=str(machine.folder / "no" / "log")) == ERR_GENERIC
+
+
 @pytest.mark.parametrize(
     "given, code, reason",
     [
+        ({"user": "no-such-user"}, ERR_INSTALLED, "there is no user no-such-user on this node (parameter user)"),
         ({"qpidd": "no-such-qpidd"}, ERR_INSTALLED, "no-such-qpidd is not installed (parameter qpidd)"),
         ({"qpid_ha": "no-such-tool --x"}, ERR_INSTALLED, "no-such-tool is not installed (parameter qpid_ha)"),
         ({"config": "/no/such/file"}, ERR_INSTALLED, "/no/such/file cannot be read (parameter config)"),
