@@ -3,6 +3,8 @@
 It has the broker's image, environment, volumes, security context, account and node placement, so it can run wherever a
 broker can run. Its command is qpid-drain on the store of the claim. It has none of the broker's labels, so no Service
 selects it and no set adopts it, and no ports, probes and hooks. It belongs to the claim, and is deleted with it.
+
+Invariant: no password is in its command, which everybody who may read pods can see.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
+from broker.core import urls
 from cli.scaledown.claims import DRAINS, MOMENT, TO, Brokers, Claim
 
 Thing = dict[str, Any]
@@ -37,7 +40,9 @@ _OF_THE_CONTAINER = ("env", "envFrom", "image", "imagePullPolicy", "resources", 
 
 
 class Unfit(Exception):
-    """The template does not show where the store is. The text says what is missing."""
+    """The set does not allow a drainer: its template does not show where the store is, or a target is wrong. The text says
+    what.
+    """
 
 
 def name_of(claim: str) -> str:
@@ -48,9 +53,17 @@ def name_of(claim: str) -> str:
 
 def places(brokers: Brokers, namespace: str, given: Sequence[str]) -> list[str]:
     """The targets of its messages: the controller's option, else the set's annotation, else the set's broker with the
-    lowest ordinal, which is removed last.
+    lowest ordinal, which is removed last. Unfit if one is no URL or has a password.
     """
     said = str((brokers.thing["metadata"].get("annotations") or {}).get(TO) or "").split()
+    for one in given or said:
+        where = "--to" if given else f"the annotation {TO}"
+        try:
+            password = urls.parse(one).password
+        except urls.BadUrl as error:
+            raise Unfit(f"{where}: {error}") from None
+        if password:
+            raise Unfit(f"{where} has a password, which everybody who may read pods could see: give --password-file instead")
     return list(given) or said or [address(brokers, namespace, brokers.wanted.start)]
 
 

@@ -278,8 +278,8 @@ class Namespace:
             await self._drain(brokers, claim)
 
     async def _drain(self, brokers: Brokers, claim: Claim) -> None:
-        to = drainer.places(brokers, self._settings.namespace, self._settings.to)
         try:
+            to = drainer.places(brokers, self._settings.namespace, self._settings.to)
             pod = drainer.pod(brokers, claim, to, self._settings.words)
         except drainer.Unfit as error:
             self._failed(claim.name, str(error))

@@ -266,6 +266,24 @@ def test_messages_go_to_the_broker_that_is_the_last_to_go_unless_the_set_or_the_
 
 
 @pytest.mark.parametrize(
+    "given,annotation,why",
+    [
+        (("amqp:u/s3cret@x:1",), "", "--to has a password"),
+        ((), "a:1 amqps:u:s3cret@b:1", f"the annotation {claims.TO} has a password"),
+        ((), "amqp:u/s3cret@a:1:2:3", f'the annotation {claims.TO}: "a:1:2:3" has more than one ":"'),
+    ],
+)
+def test_a_target_with_a_password_or_that_is_no_url_gets_no_drainer(given: tuple[str, ...], annotation: str, why: str) -> None:
+    """Breaks when the command of a pod shows a password, or the pod can only fail."""
+    thing = deepcopy(brokers().thing)
+    thing["metadata"]["annotations"] = {claims.TO: annotation}
+    with pytest.raises(drainer.Unfit) as found:
+        drainer.places(brokers_of(thing), "shop", given)
+    assert str(found.value).startswith(why)
+    assert "s3cret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
     "change,why",
     [
         ({"args": []}, "its container qpidd has no --data-dir in /var/lib/qpidd, where the volume store is"),

@@ -19,6 +19,7 @@ from twisted.internet.protocol import Factory, Protocol
 from broker.core import urls
 from cli.options import Target
 from cli.scaledown import namespace
+from cli.scaledown.claims import TO
 from cli.scaledown.controller import Controller
 from cli.scaledown.namespace import LEASE_NAME, Namespace, Settings
 from resource_manager.net.kubernetes import KubernetesClient, Server
@@ -332,9 +333,29 @@ async def test_a_set_that_is_unfit_and_a_drainer_that_does_not_start_are_told_on
         assert len(one.events("pending")) == 1
 
 
+@pytest_twisted.ensureDeferred
+async def test_a_password_in_the_annotation_of_a_set_is_shown_nowhere(server: Any) -> None:
+    """Breaks when an event, or the command of a drainer pod, has the password."""
+    annotation = {TO: "amqp:drainer/s3cret@queues-0.queues:5672"}
+    server.change("statefulsets", NAME, {"metadata": {"annotations": annotation}})
+    async with acting(server) as one:
+        await until(lambda: bool(one.events("failed")))
+        why = one.events("failed")[0]["why"]
+        assert why.startswith(f"the annotation {TO} has a password, which everybody who may read pods could see")
+        assert pods(server) == []
+        server.change("statefulsets", NAME, {"metadata": {"annotations": {TO: "amqp:drainer@queues-0.queues:5672"}}})
+        seen(server)
+        await until(lambda: bool(one.events("drain")))
+        assert one.events("drain")[0]["to"] == ["amqp:drainer@queues-0.queues:5672"]
+        made = [server.get("pods", pod)["spec"]["containers"][0]["command"] for pod in pods(server)]
+        assert made != []
+        assert "s3cret" not in json.dumps([one.told, made])
+
+
 @pytest.mark.parametrize(
     "words,why",
     [
+        (("--namespace", "a", "--to", "amqp:u/s3cret@h:1"), "--to: other users of this machine can see a password"),
         (("--namespace", "a", "--stores", "."), "--stores is for stores in a folder, and --namespace for those in Kubernetes"),
         (("--namespace", "a", "--namespace", "a"), "a --namespace is given twice"),
         (("--namespace", "A_"), "'A_' is not the name of an object"),
@@ -350,6 +371,7 @@ def test_options_that_do_not_go_together_are_refused_in_a_line(words: tuple[str,
     found = run("qpid-scaledown", *words)
     assert found.status == 2
     assert why in found.err
+    assert "s3cret" not in found.err
 
 
 def test_the_last_event_of_a_drain_fits_into_a_termination_message(tmp_path: Any) -> None:
