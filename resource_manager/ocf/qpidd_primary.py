@@ -46,7 +46,7 @@ class Script:
 
     def start(self) -> int:
         """Start this node's broker, and make it the primary."""
-        started, text = _run([*self._service, "start"], self._timeout_s)
+        started, text = _run([*self._service, "start"], self._timeout_s, reads=False)
         if started != 0:
             return _fail(f"qpidd does not start: {text}", started)
         deadline = time.monotonic() + self._timeout_s
@@ -93,15 +93,17 @@ class Script:
         return _run([*self._tool, *words, "-t", f"{timeout_s:g}"], timeout_s + 2, late=_UNREACHABLE)
 
 
-def _run(command: list[str], timeout_s: float, late: int = FAILED) -> tuple[int, str]:
+def _run(command: list[str], timeout_s: float, late: int = FAILED, *, reads: bool = True) -> tuple[int, str]:
     """Run a command. Returns its exit code and its last line; `late` if it takes too long, FAILED if a signal has ended
-    it.
+    it. Without `reads` it writes where this script does, and may leave a process in the background that does so too: the
+    end of the command alone is waited for.
     """
+    to = subprocess.PIPE if reads else None
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False)
+        ran = subprocess.run(command, stdout=to, stderr=to, text=True, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
         return late, f"no answer within {timeout_s:g} s"
-    said = (ran.stderr.strip() or ran.stdout.strip() or f"exit code {ran.returncode}").splitlines()
+    said = ((ran.stderr or "").strip() or (ran.stdout or "").strip() or f"exit code {ran.returncode}").splitlines()
     return (ran.returncode if ran.returncode >= 0 else FAILED), said[-1]
 
 

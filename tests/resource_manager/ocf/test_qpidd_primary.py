@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -64,15 +65,28 @@ def test_status_is_that_of_the_primary(
     assert said in capsys.readouterr().out
 
 
-def test_a_broker_that_does_not_run_is_not_the_primary(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    (machine.folder / "qpidd.fails").write_text("qpidd is stopped")
+def test_a_broker_that_does_not_run_is_not_the_primary(machine: Machine, capfd: pytest.CaptureFixture[str]) -> None:
+    (machine.folder / "qpidd.fails").write_text("qpidd is stopped\n")
     assert call("status") == 1
-    assert capsys.readouterr().out == "qpidd does not run: qpidd is stopped\n"
+    assert capfd.readouterr().out == "qpidd does not run: qpidd is stopped\n"
     assert [call("start"), call("stop"), call("restart")] == [6, 6, 6], "the code of qpidd's own script"
-    assert capsys.readouterr().err.splitlines() == [
-        "qpidd-primary: qpidd does not start: qpidd is stopped",
+    assert capfd.readouterr().err.splitlines() == [
+        "qpidd is stopped",
+        "qpidd-primary: qpidd does not start: exit code 6",
         *["qpidd-primary: qpidd does not stop: qpidd is stopped"] * 2,
     ]
+
+
+def test_a_broker_in_the_background_that_keeps_the_output_of_its_service_open_is_started(machine: Machine) -> None:
+    """Breaks when the end of the output is waited for: the broker never closes it, and is never made the primary."""
+    pid_file = machine.folder / "pid"
+    (machine.bin / "service").write_text(f"#!/bin/sh\nsleep 1000 &\necho $! > {pid_file}\n")
+    environ = {"PATH": machine.environ["PATH"], "QPIDD_PRIMARY_TIMEOUT": "2"}
+    with open(machine.folder / "said", "wb") as said:
+        ran = subprocess.run([qpidd_primary.__file__, "start"], stdout=said, stderr=said, check=False, env=environ, cwd="/")
+    os.kill(int(pid_file.read_text()), signal.SIGKILL)
+    assert (ran.returncode, (machine.folder / "said").read_text()) == (0, "")
+    assert machine.calls("qpid-ha promote") == ["qpid-ha promote --cluster-manager -t 2"]
 
 
 def test_a_start_fails_with_the_brokers_reason(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
