@@ -55,8 +55,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The tested plug-in. `cut` and `mend` disconnect its external system and connect it again; None if there is no
-    way.
+    """The tested plug-in. `cut` and `mend` disconnect its external system and connect it again, or raise Untried; None if
+    there is no way.
 
     `wait_s`: time to wait for an expected event. `still_s`: time to watch for an unwanted event.
     """
@@ -337,8 +337,11 @@ async def _away(bench: Bench) -> None:
             await bench.watches(check)
             if daemon.guarantee is Guarantee.LEASED:
                 await bench.until(lambda: not daemon.has_turn(), "keeps its turn although it is disconnected,")
-        finally:
-            subject.mend()
+        except BaseException:
+            with suppress(Untried):  # a broken rule is what counts
+                subject.mend()
+            raise
+        subject.mend()
         await bench.until(lambda: daemon.health.reachable, "is not reachable again")
         await bench.until(daemon.has_turn, "has no turn again")
 
@@ -394,7 +397,10 @@ def _command(words: str | None) -> Callable[[], None] | None:
         return None
 
     def run() -> None:
-        subprocess.run(shlex.split(words), check=True, timeout=60)
+        try:
+            subprocess.run(shlex.split(words), check=True, timeout=60)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise Untried(f"`{words}` failed: {str(error).rstrip('.')}") from None
 
     return run
 

@@ -12,7 +12,7 @@ from twisted.internet import reactor as installed_reactor
 from twisted.internet.utils import getProcessOutputAndValue
 
 from resource_manager import arbiters
-from resource_manager.conformance import RULES, Outcome, Subject, examine
+from resource_manager.conformance import RULES, Outcome, Subject, Untried, examine
 from tests.cli.running import ROOT
 from tests.resource_manager import planted
 from tests.resource_manager.etcd import running_etcd
@@ -113,6 +113,44 @@ async def test_the_builtin_one_keeps_every_rule_that_can_be_tried() -> None:
         "give --break and --mend, which disconnect its external system and connect it again",
     }
     assert [one for one in found if one.verdict == "broken"] == []
+
+
+@pytest.mark.parametrize(
+    "cut, mend, why",
+    [
+        ("false", "true", "`false` failed: Command '['false']' returned non-zero exit status 1."),
+        ("true", "/no/such/command", "`/no/such/command` failed: [Errno 2] No such file or directory: '/no/such/command'."),
+        ("'", "true", "`'` failed: No closing quotation."),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_a_rule_whose_command_fails_is_untried_and_the_others_are_told(
+    cut: str, mend: str, why: str, tmp_path: Path
+) -> None:
+    """Breaks when a traceback is all that is left of a long test, with the exit code of a broken rule."""
+    if cut == "true":  # an etcd that is frozen, or the arbiter would stay reachable
+        with running_etcd(tmp_path / "etcd") as etcd:
+            cut, given = f"/bin/kill -STOP {etcd.pid}", ["--arbiter-option", f"endpoints={etcd.url}", "--arbiter-option", "ttl=2"]
+            out, err, status = await run_kit("--arbiter", "etcd", *given, "--still", "0.1", "--break", cut, "--mend", mend)
+    else:
+        out, err, status = await run_kit("--arbiter", "builtin", "--still", "0.1", "--break", cut, "--mend", mend)
+    assert (err, status) == ("", 0)
+    lines = out.splitlines()
+    assert len(lines) == len(RULES)
+    assert [line for line in lines if line.startswith("untried")][-1].endswith(why)
+
+
+@pytest_twisted.ensureDeferred
+async def test_of_a_broken_rule_it_is_told_that_it_is_broken_although_the_mending_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, planted.SaysItIsWellWhenItIsNot)
+
+    def mend() -> None:
+        planted.mend()
+        raise Untried("it cannot be mended")
+
+    subject = Subject("planted", {}, cut=planted.cut, mend=mend, wait_s=0.5, still_s=0.3)
+    found = verdicts(await examine(reactor, subject, [rule for rule in RULES if "is unreachable, it says so" in rule[0]]))
+    assert [verdict.split()[0] for verdict in found.values()] == ["broken"]
 
 
 @pytest_twisted.ensureDeferred
