@@ -209,10 +209,12 @@ class Sight:
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, Any]]:
-        """The settings of the cluster, from the answer that had applied most, even if its broker is unreachable now or was
-        restarted since, because committed settings stay valid.
+        """The settings of the cluster to act for, from the answer that had applied most, even if its broker is unreachable
+        now or was restarted since, because committed settings stay valid.
         """
-        views = [view for seen in self.brokers for view in (seen.view, seen.fullest) if view is not None]
+        told = [view for seen in self.brokers for view in (seen.view, seen.fullest) if view is not None]
+        cluster = self.cluster or ""
+        views = [view for view in told if _is_of(view, cluster)]
         newest = max(views, key=lambda view: view.applied_index, default=None)
         return {} if newest is None else newest.settings
 

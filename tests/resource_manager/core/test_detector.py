@@ -102,6 +102,13 @@ def test_settings_are_those_of_the_newest_log_of_the_same_cluster(newer: View) -
     assert detector.sight(10.6).settings == {}
 
 
+def test_a_broker_of_a_cluster_that_was_given_up_decides_no_settings_although_its_log_is_longer() -> None:
+    """Breaks when the daemons of a new cluster stay paused, because a broker that is gone was paused in the old one."""
+    detector = seeing(a=told(70, PAUSED, "old"), b=told(2, {}, "new"))
+    detector.lost("a:1", "closed")
+    assert detector.sight(10.5).settings == {}
+
+
 @pytest.mark.parametrize(
     "views, cluster, electors",
     [
