@@ -260,6 +260,7 @@ class Broker:
         """Follow the definitions, then dispatch the new messages, then write."""
         for node in self.logs.follow(ledger, changes):
             self.queues.gone(node)
+        self.exchanges.follow(changes)
         self.queues.follow(changes)
         self.queues.unused.follow(changes)
         self.numbered.follow(changes)

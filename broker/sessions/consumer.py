@@ -92,8 +92,20 @@ class Subscription(LinkEnd):
     """A client's receiving link on a queue."""
 
     __slots__ = (
-        *("_large", "_moved_s", "_needs", "browse", "by_name", "cursors", "delivered", "drains", "link", "presettled", "queue"),
-        *("overdue", "selector", "unfinished"),
+        *(
+            "_large",
+            "_moved_s",
+            "_needs",
+            "browse",
+            "by_name",
+            "cursors",
+            "delivered",
+            "drains",
+            "exchange",
+            "link",
+            "presettled",
+        ),
+        *("overdue", "queue", "selector", "unfinished"),
     )
 
     def __init__(
@@ -108,6 +120,8 @@ class Subscription(LinkEnd):
         """Whether it is a drain's: on a broker that leaves, no other gets anything."""
         self.by_name = False
         """Whether it was attached to the named subscription of its queue: its close ends the subscription."""
+        self.exchange = ""
+        """Identity of the exchange that its client has attached to; "" if it has attached to the queue."""
         self.presettled = link.presettled
         self.cursors = [0]
         self.selector = selector

@@ -1,20 +1,23 @@
 """An exchange as a terminus: a producer's messages are routed one by one, and a receiving link gets its own queue.
 
 Life of a subscription to an exchange: a queue is created for it, on this broker only, and bound to the exchange. When both are
-committed, the link is attached to the queue. The queue is deleted with the link. A selector is applied when a message is routed,
-and so is no-local (the subscription gets no messages of its own connection). Messages that do not match are not enqueued, and do
-not count for the queue's limits.
+committed, the link is attached to the queue. The queue is deleted with the link, and the link ends with its exchange. A selector
+is applied when a message is routed, and so is no-local (the subscription gets no messages of its own connection). Messages that
+do not match are not enqueued, and do not count for the queue's limits.
+
+Invariant: no link is attached to an exchange that was deleted, also not if another exchange has got its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from broker.amqp.links import Condition, Sender
 from broker.core import limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
+from broker.core.definitions import Change, ExchangeGone
 from broker.core.filters import NO_LOCAL, Filter
 from broker.core.nodes import LOCAL, ExchangeNode, Refused, Routed
 from broker.core.planning import binding_of, plan_queue, with_policy
@@ -22,6 +25,7 @@ from broker.core.selector.selected import SELECTING
 from broker.core.subscriptions import SHARED, Gate
 from broker.sessions import routing
 from broker.sessions.attach import Attach, Output, refused
+from broker.sessions.consumer import Subscription
 from broker.sessions.guard import UNAUTHORIZED
 from broker.sessions.logs import Logs
 from broker.sessions.passing import too_large
@@ -29,7 +33,7 @@ from broker.sessions.producer import Denied, Full, Producer, Upload
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
 from broker.sessions.selecting import selector_of
-from broker.sessions.subscriptions import Subscriptions, check_binding
+from broker.sessions.subscriptions import Subscriptions, check_binding, deleted
 from broker.sessions.uploads import Uploading
 
 
@@ -71,11 +75,16 @@ class ExchangeTerminus:
         self._exchanges.logs.must_serve()
 
     def attached(self, producer: Producer) -> None:
-        """Nothing is kept of the producers of an exchange while they may send."""
+        """One more producer."""
+        self._exchanges.producers.setdefault(self.node.uuid, {})[producer] = None
 
     def left(self, producer: Producer) -> None:
-        """One fewer that waits."""
+        """One fewer."""
         self._exchanges.queues.wait_for_disk.pop(producer, None)
+        producers = self._exchanges.producers.get(self.node.uuid, {})
+        producers.pop(producer, None)
+        if not producers:
+            self._exchanges.producers.pop(self.node.uuid, None)
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """Each by its own key."""
@@ -174,6 +183,26 @@ class Exchanges:
         self.queues = queues
         self._quota = quota
         self._new_id = new_id
+        self.producers: dict[str, dict[Producer, None]] = {}
+        """Identity of an exchange -> the links that send to it."""
+
+    def follow(self, changes: Iterable[tuple[Change, str]]) -> None:
+        """A log has applied these changes: end the links of the exchanges that it has deleted."""
+        for change, reason in changes:
+            if isinstance(change, ExchangeGone) and not reason:
+                self._gone(change)
+
+    def _gone(self, change: ExchangeGone) -> None:
+        """This exchange was deleted. Its subscriptions are found by its bindings."""
+        uuid = change.exchange.uuid
+        ends: list[Producer | Subscription] = list(self.producers.get(uuid, ()))
+        local = self.logs.ledgers[LOCAL].state.definitions.bindings_of_exchange(uuid)
+        for identity in dict.fromkeys(each.queue for each in (*change.bindings, *local)):
+            node = self.logs.nodes.queue_by_uuid(identity)
+            if node is not None:
+                ends += [each for each in self.queues.at(node).subscriptions if each.exchange == uuid]
+        for end in ends:
+            end.session.end_link(end.link, deleted(change.exchange.name))
 
     def named(self, address: str) -> ExchangeTerminus | None:
         """The exchange that an address names, `name` or `name/key`."""
@@ -213,11 +242,12 @@ class Exchanges:
             if not link.open:
                 self.logs.delete_queue(queue.node)
                 return
-            if denial:
+            gone = nodes.find_exchange(exchange.uuid) is None
+            if gone or denial:
                 self.logs.delete_queue(queue.node)
-                link.refuse(Condition(UNAUTHORIZED, denial))
+                link.refuse(deleted(exchange.name) if gone else Condition(UNAUTHORIZED, denial))
             else:
-                queue.add(attach, link, needs, browse=False)
+                queue.add(attach, link, needs, browse=False).exchange = exchange.uuid
             attach.session.touch()
             self.queues.turn.flush()
 

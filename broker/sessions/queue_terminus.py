@@ -228,10 +228,10 @@ class QueueTerminus:
         drains: bool = False,
         tags: bool = False,
         standing: Standing | None = None,
-    ) -> None:
-        """Attach this link as one more subscription; `needs` are its lookups. Condition when it cannot attach. `drains`: it
-        empties the queue of a broker that leaves. `tags`: the tags of deliveries are sequences. `standing`: the terms in the
-        answer to the client."""
+    ) -> Subscription:
+        """Attach this link as one more subscription, which is returned; `needs` are its lookups. Condition when it cannot attach.
+        `drains`: it empties the queue of a broker that leaves. `tags`: the tags of deliveries are sequences. `standing`: the
+        terms in the answer to the client."""
         node = self.node
         if not browse and node.definition.exclusive and any(not each.browse for each in self.subscriptions):
             raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
@@ -254,6 +254,7 @@ class QueueTerminus:
                 self._activated(subscription)
         self._queues.unused.used(node)
         self.dispatch_soon()
+        return subscription
 
     def is_active(self, subscription: Subscription) -> bool:
         """Whether messages go to this subscription while it has credit."""

@@ -14,6 +14,7 @@ at a time for each subscription; a lasting subscription has its queue in the clu
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from broker.amqp.links import Condition, Link, Sender, Standing
@@ -49,6 +50,11 @@ def check_binding(exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -
         odd = unstorable(value)
         if odd:
             raise Condition("amqp:invalid-field", f"the filter compares {argument!r} with a value that is not allowed: {odd}")
+
+
+def deleted(exchange: str) -> Condition:
+    """The condition for a link whose exchange, of this name, was deleted."""
+    return Condition("amqp:resource-deleted", f"exchange {exchange!r} was deleted")
 
 
 class Subscriptions:
@@ -115,9 +121,10 @@ class Subscriptions:
         if terms.means(stands) and keep_s == node.auto_delete_s:
             bind = self._bind(binding, node.uuid)
             if self._logs.nodes.is_bound(node, bind):
-                self._join(attach, link, node)
+                self._join(attach, link, node, binding.exchange)
             else:  # its exchange was deleted and created again
-                self._change(node.log, node.name, [bind], lambda reason: self._made(attach, link, node.name, reason, needs))
+                made = partial(self._made, attach, link, node.name, bind, needs)
+                self._change(node.log, node.name, [bind], made)
             return
         if self._queues.consumers(node):
             text = f"subscription {terms.name!r} is in use, with another address or other filters"
@@ -164,44 +171,46 @@ class Subscriptions:
             if reason:  # a queue of that name was created meanwhile
                 clear = Unbind(exchange=bind.exchange, queue=uuid, key=bind.key)
                 self._logs.ledgers[log].change(clear, lambda gone: None)
-            self._made(attach, link, terms.queue, reason, needs)
+            self._made(attach, link, terms.queue, bind, needs, reason)
 
         self._change(log, terms.queue, commands, made)
 
-    def _made(self, attach: Attach, link: Sender, name: str, reason: str, needs: Lookups) -> None:
+    def _made(self, attach: Attach, link: Sender, name: str, bind: Bind, needs: Lookups, reason: str) -> None:
         """The queue and its binding are committed, or not, with the reason."""
         node = self._logs.nodes.queues.get(name)
-        if not link.open:
-            if node is not None and node.terms is not None and not node.terms.lasting and not self._queues.consumers(node):
-                self.delete(node)
-            return
-        try:
-            if reason or node is None or node.terms is None:
-                raise Condition("amqp:resource-deleted", f"the queue of the subscription is not there: {reason or 'deleted'}")
-            denial = attach.session.rights.denial(needs)  # the ACL may have changed meanwhile
-            if denial:
-                raise Condition(UNAUTHORIZED, denial)
-            self._add(attach, link, self._queues.at(node), needs)
-        except Condition as condition:
-            link.refuse(condition)
-        attach.session.touch()
+        if link.open:
+            try:
+                if reason or node is None or node.terms is None:
+                    raise Condition("amqp:resource-deleted", f"the queue of the subscription is not there: {reason or 'deleted'}")
+                if self._logs.nodes.find_exchange(bind.exchange) is None:
+                    raise deleted(node.terms.address)
+                denial = attach.session.rights.denial(needs)  # the ACL may have changed meanwhile
+                if denial:
+                    raise Condition(UNAUTHORIZED, denial)
+                self._add(attach, link, self._queues.at(node), needs, bind.exchange)
+            except Condition as condition:
+                link.refuse(condition)
+            attach.session.touch()
+        lasts = node is None or node.terms is None or node.terms.lasting
+        if not (link.open or node is None or lasts or self._queues.consumers(node)):
+            self.delete(node)
 
-    def _join(self, attach: Attach, link: Sender, node: QueueNode, standing: Standing | None = None) -> None:
-        """Attach this link to an existing queue."""
+    def _join(self, attach: Attach, link: Sender, node: QueueNode, exchange: str, standing: Standing | None = None) -> None:
+        """Attach this link to an existing queue, of a subscription to the exchange of this identity."""
         needs = questions.take_from_queue(node)
         attach.demand(needs)
         queue = self._queues.at(node)
         queue.admit(attach)
         if node.definition.exclusive:
             self._steal(attach, queue)
-        self._add(attach, link, queue, needs, standing)
+        self._add(attach, link, queue, needs, exchange, standing)
 
     @staticmethod
-    def _add(attach: Attach, link: Sender, queue: QueueTerminus, needs: Lookups, standing: Standing | None = None) -> None:
-        queue.add(attach, link, needs, browse=False, standing=standing)
-        end = link.context
-        assert isinstance(end, Subscription)
-        end.by_name = True
+    def _add(
+        attach: Attach, link: Sender, queue: QueueTerminus, needs: Lookups, exchange: str, standing: Standing | None = None
+    ) -> None:
+        end = queue.add(attach, link, needs, browse=False, standing=standing)
+        end.by_name, end.exchange = True, exchange
 
     def _steal(self, attach: Attach, queue: QueueTerminus) -> None:
         """The same link attaches over another connection, which ends the old link (part 2.6.1). The old connection is probably
@@ -232,7 +241,9 @@ class Subscriptions:
                 raise Condition("amqp:not-found", f"there is no subscription named {name!r}")
             terms = node.terms
             capabilities = (*((SHARED,) if terms.shared else ()), *(() if terms.container else (GLOBAL,)))
-            self._join(attach, link, node, Standing(terms.address, node.auto_delete_s, terms.encoded_filters, capabilities))
+            exchange = self._logs.nodes.exchange_at(terms.address)
+            standing = Standing(terms.address, node.auto_delete_s, terms.encoded_filters, capabilities)
+            self._join(attach, link, node, "" if exchange is None else exchange[0].uuid, standing)
 
         self._when_settled(attach, link, found, go_on)
 

@@ -104,12 +104,14 @@ def test_parts_are_committed_while_the_message_is_still_coming() -> None:
         assert b.depth("q") == 0
 
 
-@pytest.mark.parametrize("how", ["abort", "link", "connection", "queue"])
+@pytest.mark.parametrize("how", ["abort", "link", "connection", "queue", "exchange"])
 def test_a_message_that_never_becomes_whole_leaves_nothing(how: str) -> None:
     with bench(part_bytes=PART) as b:
         b.queue("q")
-        client = b.client()
-        link = client.sender("q")
+        client, admin = b.client(), b.client({"qpid.ha-admin": True})
+        assert admin.request("CREATE", "exchange", "x", {"exchangeType": "fanout"})[0] == 201
+        assert admin.request("CREATE", "binding", "", {"exchange": "x", "queue": "q", "key": ""})[0] == 201
+        link = client.sender("x" if how == "exchange" else "q")
         delivery = begin(client, link, encoded()[:20_000])
         assert parts_of(b)
         if how == "abort":
@@ -119,7 +121,7 @@ def test_a_message_that_never_becomes_whole_leaves_nothing(how: str) -> None:
         elif how == "connection":
             client.lose()
         else:
-            b.client({"qpid.ha-admin": True}).request("DELETE", "queue", "q")
+            assert admin.request("DELETE", how, "x" if how == "exchange" else "q")[0] == 204
         b.pass_time(0.1, 0.02)
         assert parts_of(b) == 0
         if how == "abort":

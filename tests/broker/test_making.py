@@ -119,9 +119,11 @@ def test_a_temporary_topic_gives_each_of_its_subscribers_everything() -> None:
         other.send(other.sender(address_of(made)), "news")
         assert [each.bodies(link) for each, link in zip((client, client, other), links, strict=True)] == [["news"]] * 3
         address = address_of(made)
+        sender = other.sender(address)
         made.close()
         b.settle()
         assert address not in b.broker.nodes.exchanges
+        assert [condition(link) for link in (sender, links[2])] == ["amqp:resource-deleted"] * 2
         refused = dynamic(client, sends=True, capability="temporary-topic", policy=NO_LINKS)
         assert condition(refused) == "amqp:not-implemented"
 

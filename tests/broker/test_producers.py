@@ -329,6 +329,45 @@ def test_what_goes_to_a_queue_that_has_no_place_yet_is_released_and_on_no_other_
         assert (b.depth("all"), b.depth("q")) == (1 if sent_to else 0, 1)
 
 
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("nbytes", [1, 2 * limits.PART_BYTES])
+def test_an_exchange_that_is_deleted_ends_the_links_of_its_producers(again: bool, nbytes: int) -> None:
+    """Breaks when who stays attached sends to the bindings of the exchange that is gone, and hears that all is well."""
+    with bench() as b:
+        admin, client = b.client(ADMIN), b.client()
+        b.queue("old")
+        b.queue("new")
+        made = {"exchangeType": "fanout"}
+        assert admin.request("CREATE", "exchange", "x", made)[0] == 201
+        assert admin.request("CREATE", "binding", "", {"exchange": "x", "queue": "old", "key": ""})[0] == 201
+        producer, keyed, other = client.sender("x"), client.sender("x/k"), client.sender("amq.fanout")
+        client.send(producer, "one")
+        assert admin.request("DELETE", "exchange", "x")[0] == 204
+        if again:
+            assert admin.request("CREATE", "exchange", "x", made)[0] == 201
+            assert admin.request("CREATE", "binding", "", {"exchange": "x", "queue": "new", "key": ""})[0] == 201
+        client.send(producer, b"x" * nbytes)
+        assert (condition(producer), condition(keyed)) == ("amqp:resource-deleted", "amqp:resource-deleted")
+        assert condition(other) == ""
+        assert statuses(client, producer) == [ACCEPTED], "only the message before"
+        assert (b.depth("old"), b.depth("new")) == (1, 0)
+        if again:
+            client.send(client.sender("x"), b"x" * nbytes)
+            assert (b.depth("old"), b.depth("new")) == (1, 1)
+
+
+def test_nothing_is_kept_of_producers_that_have_left_their_exchange() -> None:
+    with bench() as b:
+        client = b.client()
+        first, second = client.sender("amq.fanout"), client.sender("amq.fanout")
+        first.close()
+        b.settle()
+        assert len(b.broker.exchanges.producers) == 1
+        second.detach()
+        b.settle()
+        assert not b.broker.exchanges.producers
+
+
 def test_a_subscription_to_a_topic_exchange_gets_what_its_filter_names_while_it_lasts() -> None:
     with bench() as b:
         client = b.client()

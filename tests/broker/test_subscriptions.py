@@ -558,3 +558,53 @@ def test_a_subscription_that_is_being_deleted_is_not_bound_again() -> None:
         b.settle()
         assert name not in b.broker.nodes.queues
         assert not b.lead.ledger.state.definitions.bindings
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+@pytest.mark.parametrize("replicate", ["all", "none"])
+def test_an_exchange_that_is_deleted_ends_the_links_of_its_subscriptions_and_the_durable_ones_stay(
+    clustered: bool, replicate: str
+) -> None:
+    """Breaks when a subscriber waits for what cannot come, although the exchange may have been made again."""
+    with bench(clustered=clustered) as b:
+        b.upgraded()
+        admin, client = b.client(ADMIN), b.client(container="ann")
+        made = {"exchangeType": "fanout", "replicate": replicate if clustered else "none"}
+        assert admin.request("CREATE", "exchange", "x", made)[0] == 201
+        durable = subscribe(client, "news", "x")
+        shared = subscribe(client, "some", "x", "shared", durable=False)
+        plain, other = client.receiver("x"), client.receiver("amq.fanout")
+        reader = client.receiver("ann.news", browse=True)
+        publish(b, "one", address="x")
+        assert admin.request("DELETE", "exchange", "x")[0] == 204
+        for link in (durable, shared, plain):
+            assert condition(link) == "amqp:resource-deleted"
+            assert "'x'" in link.remote_condition.description
+        assert (condition(other), condition(reader)) == ("", ""), "they are not links to this exchange"
+        assert [name for name in queues(b) if not name.startswith("amq.fanout")] == ["ann.news"]
+        assert admin.request("CREATE", "exchange", "x", made)[0] == 201
+        again = b.client(container="ann")
+        back = subscribe(again, "news", "x")
+        publish(b, "two", address="x")
+        assert client.bodies(durable) + again.bodies(back) == ["one", "two"]
+
+
+@pytest.mark.parametrize("kind", ["durable", "shared", "plain"])
+def test_a_subscription_whose_exchange_goes_while_it_is_made_is_refused(kind: str) -> None:
+    with bench() as b:
+        client, admin = b.client(container="ann"), b.client(ADMIN)
+        assert admin.request("CREATE", "exchange", "x", {"exchangeType": "fanout"})[0] == 201
+        reply, management = admin.receiver(None, dynamic=True), admin.sender("$management")
+        b.lead.automatic = False
+        if kind == "plain":
+            link = client.receiver("x")
+        else:
+            capabilities = ("shared",) if kind == "shared" else ()
+            link = subscribe(client, "n", "x", *capabilities, durable=kind == "durable")
+        admin.send_encoded(management, request("DELETE", "exchange", "x", reply.remote_source.address))
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        assert "x" not in b.broker.nodes.exchanges
+        assert condition(link) == "amqp:resource-deleted"
+        assert queues(b) == (["ann.n"] if kind == "durable" else [])
