@@ -19,6 +19,8 @@ APPLICATION_PROPERTIES: Final = "amqp:application-properties-filter"
 DIRECT_BINDING: Final = "apache.org:legacy-amqp-direct-binding:string"
 TOPIC_BINDING: Final = "apache.org:legacy-amqp-topic-binding:string"
 HEADERS_BINDING: Final = "apache.org:legacy-amqp-headers-binding:map"
+BINDINGS: Final = frozenset((DIRECT_BINDING, TOPIC_BINDING, HEADERS_BINDING))
+"""Filters that are the binding of a link's queue."""
 _BY_NUMBER: Final = {
     0x120: SQL,
     0x173: PROPERTIES,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 
-from broker.core.filters import NO_LOCAL, Filter, filters_of
+from broker.core.filters import BINDINGS, NO_LOCAL, Filter, filters_of
 from broker.core.selector.selected import Selector, selected
 
 SHARED: Final = "shared"
@@ -81,7 +81,7 @@ class Terms:
     def gate(self) -> Gate | None:
         """The gate that decides which of the exchange's messages are put on its queue; None: all."""
         asked = self.asked
-        return _Gate(self.container, asked) if any("binding" not in each.name for each in asked) else None
+        return _Gate(self.container, asked) if any(each.name not in BINDINGS for each in asked) else None
 
 
 def moved(queue: str, fields: Any) -> dict[str, Any]:

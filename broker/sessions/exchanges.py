@@ -18,7 +18,7 @@ from broker.core import limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
 from broker.core.definitions import Change, ExchangeGone
-from broker.core.filters import NO_LOCAL, Filter
+from broker.core.filters import BINDINGS, NO_LOCAL, Filter
 from broker.core.nodes import LOCAL, ExchangeNode, Refused, Routed
 from broker.core.planning import binding_of, plan_queue, with_policy
 from broker.core.selector.selected import SELECTING
@@ -136,7 +136,7 @@ class ExchangeTerminus:
 
     def knows_filter(self, name: str) -> bool:
         """Filters for the binding of the link's queue, selectors, and no-local."""
-        return "binding" in name or name in SELECTING or name == NO_LOCAL
+        return name in BINDINGS or name in SELECTING or name == NO_LOCAL
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """A receiving link gets a queue of its own while it lasts."""
@@ -149,15 +149,17 @@ class ExchangeTerminus:
 
     def _binding(self, filters: list[Filter]) -> tuple[str, dict[str, Any]]:
         """Key and arguments of the binding that a source's filter names (Apache's legacy-amqp-direct-, -topic-,
-        -headers-binding).
+        -headers-binding). Condition when there are several.
 
         Without one, the key is that of the address; a topic exchange without any gives everything.
         """
-        for name, value in filters:
-            if "binding" in name:
-                if isinstance(value, dict):
-                    return self.key, {str(each): item for each, item in value.items()}
-                return str(value), {}
+        asked = [each.value for each in filters if each.name in BINDINGS]
+        if len(asked) > 1:
+            raise Condition("amqp:invalid-field", "a source has one filter for its binding at most: attach one link for each")
+        for value in asked:
+            if isinstance(value, dict):
+                return self.key, {str(each): item for each, item in value.items()}
+            return str(value), {}
         return self.key or ("#" if self.node.definition.kind == "topic" else ""), {}
 
 

@@ -16,6 +16,7 @@ from broker.core import limits
 from broker.core.acl.grammar import read
 from broker.core.acl.rules import Acl
 from broker.core.commands import QueueAdd
+from broker.core.filters import HEADERS_BINDING
 from broker.core.nodes import LOCAL
 from broker.sessions.connection import Connection
 from broker.sessions.principal import Principal
@@ -153,7 +154,7 @@ def test_a_subscription_to_an_exchange_needs_access_a_queue_of_its_own_and_the_b
         assert said(denied[2]).startswith("bob may not: create queue name=amq.topic_")
         assert said(eve.receiver("amq.topic/x")) == "eve may not: access exchange name=amq.topic"
         assert len(b.lead.committed) == 1, "nothing is made for who is denied, not even for a moment"
-        wrong = eve.receiver("amq.topic/x", filters={proton.symbol("binding"): {"x": b"no text"}})
+        wrong = eve.receiver("amq.topic/x", filters={proton.symbol(HEADERS_BINDING): {"x": b"no text"}})
         assert condition(wrong) == DENIED, "what is wrong with a wish is for those who might have it"
 
 

@@ -401,6 +401,21 @@ def test_a_subscription_to_a_headers_exchange_takes_its_arguments_from_the_filte
             assert condition(wrong) == "amqp:invalid-field"
 
 
+def test_a_second_binding_and_what_only_has_binding_in_its_name_are_refused() -> None:
+    """Breaks when a link gets more than its filters let through, and is told that they apply."""
+    with bench() as b:
+        client = b.client()
+        topic, direct = (proton.symbol(f"apache.org:legacy-amqp-{kind}-binding:string") for kind in ("topic", "direct"))
+        for other in (topic, direct):
+            filters = {proton.symbol("one"): proton.Described(topic, "x.#"), proton.symbol("two"): proton.Described(other, "*.y")}
+            assert condition(client.receiver("amq.topic", filters=filters)) == "amqp:invalid-field"
+        unknown = proton.Described(proton.symbol("example.com:binding-of-books:string"), "leather")
+        others: list[dict[Any, Any]] = [{proton.symbol("one"): unknown}, {proton.symbol("binding"): "leather"}]
+        for filters in others:
+            assert condition(client.receiver("amq.topic", filters=filters)) == "amqp:not-implemented"
+        assert not b.broker.nodes.queues
+
+
 def test_an_exchange_of_the_longest_name_can_be_subscribed_to() -> None:
     with bench() as b:
         client = b.client()
