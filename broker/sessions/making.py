@@ -3,7 +3,8 @@
 Life of such a node: an attach requests a dynamic node, or names a node that does not exist and matches a pattern. The node is
 proposed. When it is committed, the attach continues as if it had named this node. A dynamic node exists only on this broker. When
 the link that created it has ended, its lifetime policy decides when it is deleted: at once, when its last link has ended, or when
-it is empty. It always ends with the process of its broker. A node that was created by a pattern stays, like any other.
+it is empty. It always ends with the process of its broker, and no attach creates it again. A node that was created by a pattern
+stays, like any other.
 
 A dynamic source without further fields is a mailbox (broker.sessions.mailboxes), which has the same contract and writes nothing
 to the log.
@@ -34,6 +35,10 @@ TOPICS: Final = frozenset({"topic", "temporary-topic"})
 """Capabilities by which a client asks for a topic."""
 QUEUES: Final = frozenset({"queue", "temporary-queue"})
 """Capabilities by which it asks for a queue."""
+_DYNAMIC: Final = "temporary."
+"""How the names of dynamic nodes begin."""
+_NOT_BY_USE: Final = ("$", _DYNAMIC)
+"""How the names begin of nodes that no client creates by its use: a node of that name has never been there, or is gone."""
 
 
 class Making:
@@ -78,7 +83,7 @@ class Making:
         if kind == "exchange" and policy is not LifetimePolicy.ON_CLOSE:
             raise Condition("amqp:not-implemented", f"a topic goes with the link that made it: it has no policy {policy}")
         uuid = self._new_id()
-        name, user = f"temporary.{uuid}", attach.session.rights.user
+        name, user = f"{_DYNAMIC}{uuid}", attach.session.rights.user
         nodes = self._logs.nodes
         topic = {"exchangeType": "topic"}
         self._demand(attach, kind, name, topic if kind == "exchange" else with_policy(nodes, kind, name, {}, own=True))
@@ -167,7 +172,7 @@ class Making:
         kinds = ("exchange",) if TOPICS & capabilities else ("queue",) if QUEUES & capabilities else ("queue", "exchange")
         for kind in kinds:
             name = names[kind]
-            if name and not name.startswith("$") and (matches(self._patterns[kind], name) or self._by_policy(kind, name)):
+            if name and not name.startswith(_NOT_BY_USE) and (matches(self._patterns[kind], name) or self._by_policy(kind, name)):
                 return kind, name
         return "", ""
 

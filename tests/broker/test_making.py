@@ -297,6 +297,26 @@ def test_two_that_attach_to_a_missing_name_at_once_get_one_queue() -> None:
         assert b.broker.queues.consumers(b.broker.nodes.queues["q"]) == 2
 
 
+@pytest.mark.parametrize("capability", ["temporary-queue", "temporary-topic", ""])
+@pytest.mark.parametrize("by_policy", [False, True])
+def test_who_replies_to_a_dynamic_node_that_is_gone_creates_none(by_policy: bool, capability: str) -> None:
+    """Breaks when each requestor that has gone leaves a queue for ever, with the replies that nobody reads."""
+    patterns = () if by_policy else ("*",)
+    with bench(queue_patterns=patterns, topic_patterns=patterns) as b:
+        if by_policy:
+            for kind in ("QueuePolicy", "TopicPolicy"):
+                assert b.client(ADMIN).request("CREATE", kind, "*")[0] == 201
+        requestor, responder = b.client(), b.client()
+        address = address_of(dynamic(requestor, sends=True, capability=capability))
+        there = set(b.broker.nodes.exchanges) - {address}
+        requestor.lose()
+        b.settle()
+        url = f"/exchanges/{address}/key" if capability == "temporary-topic" else f"/queues/{address}"
+        for name in (address, f"{address}/key", url):
+            assert condition(attached(responder, name, capability, sends=True)) == "amqp:not-found"
+        assert (queues(b), set(b.broker.nodes.exchanges)) == ([], there)
+
+
 @pytest.mark.parametrize("level", ["all", "configuration", "none"])
 def test_what_a_pattern_makes_has_the_level_that_is_the_default(level: str) -> None:
     with bench(clustered=True, default_level=level, queue_patterns=("q",)) as b:
