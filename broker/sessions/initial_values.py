@@ -1,12 +1,13 @@
 """Queues that are bound to an exchange get its last message, if the exchange keeps it (`qpid.ive`).
 
 Life of a debt: a binding is committed that owes its queue the exchange's last message. The serving broker puts this message on
-the queue, if the binding and the queue's gate accept it. The same batch records that the binding owes nothing any more. If the
-term ends before that is committed, the next primary finds the debt in the log, and puts the message that is the last one then.
+the queue, if the binding and the queue's gate accept it and the queue has room for it. The same batch records that the binding
+owes nothing any more. If the term ends before that is committed, the next primary finds the debt in the log, and puts the message
+that is the last one then.
 
 Invariants: a queue gets the message that was the last one when its binding became effective, and no message between it and the
-later ones of the binding is missing; it gets the message once, however many of its bindings match. Exception: if its messages are
-in another log than its binding, it gets the message once or more.
+later ones of the binding is missing; it gets the message once, however many of its bindings match. Exceptions: if its messages
+are in another log than its binding, it gets the message once or more; a queue that is full gets nothing, then or later.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from broker.core.passage import Value
 from broker.core.subscriptions import NOWHERE
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
+from broker.sessions.room import has_room
 
 
 class InitialValues:
@@ -91,4 +93,4 @@ class InitialValues:
                 return None
         if 0 < value.expires_ms <= ledger.now_ms or (queue.gate is not None and not queue.gate(value.data, NOWHERE)):
             return None
-        return None if queue.repeats(value.data, ledger.now_ms) else value
+        return None if queue.repeats(value.data, ledger.now_ms) or not has_room(queue, 1, len(value.data)) else value

@@ -229,6 +229,36 @@ def test_a_value_that_a_binding_does_not_match_or_that_has_expired_is_given_to_n
         assert b.broker.nodes.owed() == []
 
 
+@pytest.mark.parametrize("limit", [{"qpid.max_count": 2}, {"qpid.max_size": 1500}])
+@pytest.mark.parametrize("policy", ["reject", "ring"])
+def test_who_binds_a_queue_again_and_again_puts_no_more_on_it_than_it_may_hold(limit: dict[str, int], policy: str) -> None:
+    with bench() as b:
+        exchange(b, arguments={INITIAL_VALUE: True})
+        b.queue("q", arguments=limit | {"qpid.policy_type": policy})
+        client, admin = b.client(), b.client(ADMIN)
+        client.send(client.sender("e"), "x" * 600)
+        for _ in range(5):
+            bind(b, "q")
+            assert admin.request("DELETE", "binding", "", {"exchange": "e", "queue": "q", "key": ""})[0] == 204
+        assert b.depth("q") == 2
+        assert b.broker.nodes.owed() == []
+
+
+def test_a_value_takes_no_message_from_the_consumer_that_has_it() -> None:
+    with bench() as b:
+        exchange(b, arguments={INITIAL_VALUE: True})
+        b.queue("q", arguments={"qpid.max_count": 1, "qpid.policy_type": "ring_strict"})
+        client = b.client()
+        client.auto_accept = False
+        client.send(client.sender("q"), "mine")
+        link = client.receiver("q")
+        client.send(client.sender("e"), "x")
+        bind(b, "q")
+        client.give(client.received[link.name][0][0], proton.Delivery.RELEASED)
+        b.pass_time(0.1)
+        assert client.bodies(link) == ["mine", "mine"]
+
+
 def test_a_value_expires_when_its_message_does_whenever_it_is_given() -> None:
     with bench() as b:
         exchange(b, arguments={INITIAL_VALUE: True})
