@@ -4,8 +4,9 @@
 Life of a subscription: the first attach with its name creates its queue and the binding, in one batch of the log that has the
 exchange. When this is committed, the link is attached to the queue. Later attaches find the queue by its name. An attach with
 other terms gets a new queue instead of the old one, but only if nobody uses the old one. A detach or a lost connection does not
-change the subscription. A closed link ends it, and the close is answered when this is committed. A shared subscription that is
-not durable ends with its last link. An attach without a source returns the terms of the subscription with the link's name.
+change the subscription. A closed link ends it, and the close is answered when this is committed. A link that is closed while its
+attach waits ends it as well: then the close is answered at once. A shared subscription that is not durable ends with its last
+link. An attach without a source returns the terms of the subscription with the link's name.
 
 Invariants: while a change of a subscription's queue is in progress, attaches to it wait; this broker proposes at most one change
 at a time for each subscription; a lasting subscription has its queue in the cluster's log if its exchange is there.
@@ -191,9 +192,15 @@ class Subscriptions:
             except Condition as condition:
                 link.refuse(condition)
             attach.session.touch()
-        lasts = node is None or node.terms is None or node.terms.lasting
-        if not (link.open or node is None or lasts or self._queues.consumers(node)):
+        if not link.open and node is not None and self._ends_with(attach, link, node) and not self._queues.consumers(node):
             self.delete(node)
+
+    def _ends_with(self, attach: Attach, link: Sender, node: QueueNode) -> bool:
+        """Whether this subscription ends, unless another link has it, with a link that has ended before it was attached."""
+        if node.terms is None or not node.terms.lasting:
+            return node.terms is not None
+        unsubscribes = link.closed_by_peer and not attach.session.rights.denial(questions.unsubscribe(node))
+        return unsubscribes and not self._logs.closed
 
     def _join(self, attach: Attach, link: Sender, node: QueueNode, exchange: str, standing: Standing | None = None) -> None:
         """Attach this link to an existing queue, of a subscription to the exchange of this identity."""
@@ -254,7 +261,8 @@ class Subscriptions:
     # ---- the end
 
     def closed(self, queue: QueueTerminus, subscription: Subscription) -> None:
-        """A client has closed its link: it unsubscribes, unless others use the subscription."""
+        """A client has closed its link: it unsubscribes, unless others use the subscription. Links to the queue itself do not
+        count: they end with it."""
         node, link = queue.node, subscription.link
         assert node.terms is not None
         if not node.terms.lasting:
@@ -263,8 +271,8 @@ class Subscriptions:
         denial = subscription.session.rights.denial(questions.unsubscribe(node))
         if denial:
             link.end_condition = Condition(UNAUTHORIZED, denial)
-        elif queue.subscriptions or node.name in self._under_way:
-            text = f"subscription {node.terms.name!r} stays: {len(queue.subscriptions)} other links have it"
+        elif (others := sum(each.by_name for each in queue.subscriptions)) or node.name in self._under_way:
+            text = f"subscription {node.terms.name!r} stays: {others} other links have it"
             if not link.source.exists:  # the client attached only in order to unsubscribe
                 link.end_condition = Condition("amqp:resource-locked", text)
         elif self._logs.serving and not self._logs.closed:

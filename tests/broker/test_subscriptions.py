@@ -14,6 +14,7 @@ from tests.broker import test_departure
 from tests.broker.clients import ADMIN, Bench, Client, bench, condition, request
 from tests.broker.drain_bench import body as encoded
 from tests.broker.drain_bench import send
+from tests.broker.test_acl import enforce
 
 NEVER, DELIVERIES = proton.Terminus.EXPIRE_NEVER, proton.Terminus.DELIVERIES
 
@@ -180,6 +181,34 @@ def test_a_subscription_that_others_use_is_not_ended_by_who_comes_to_unsubscribe
         b.settle()
         assert condition(left) == "", "it only leaves the others alone"
         assert queues(b) == [".news"]
+
+
+@pytest.mark.parametrize("browse", [True, False])
+def test_who_takes_from_the_queue_of_a_subscription_does_not_keep_it(browse: bool) -> None:
+    """Breaks when the subscription of a client that has closed its link stays for ever, because somebody looked into it."""
+    with bench() as b:
+        client, other = b.client(container="ann"), b.client()
+        link = subscribe(client, "news", "amq.topic", *(() if browse else ("shared",)))
+        reader = other.receiver("ann.news", browse=browse)
+        link.close()
+        b.settle()
+        assert (condition(link), queues(b)) == ("", [])
+        assert condition(reader) == "amqp:resource-deleted"
+
+
+@pytest.mark.parametrize("how", ["close", "detach", "lose"])
+@pytest.mark.parametrize("denied", [False, True])
+def test_a_link_that_is_closed_before_its_attach_is_answered_leaves_no_subscription(how: str, denied: bool) -> None:
+    """Breaks when it collects messages that nobody wants any more."""
+    with bench(automatic=False) as b:
+        if denied:
+            enforce(b, "acl deny all delete queue\nacl allow all all")
+        client = b.client(container="ann")
+        leave(client, subscribe(client, "news"), how)
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        assert queues(b) == ([] if how == "close" and not denied else ["ann.news"])
 
 
 def test_links_that_share_a_subscription_share_its_messages() -> None:
