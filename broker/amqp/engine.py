@@ -769,6 +769,8 @@ class Engine:
             return
         if link.end_condition is not None:
             set_condition(lib.pn_link_condition(link.handle), link.end_condition)
+        if lib.pn_link_state(link.handle) & _LOCAL_UNINIT:  # its attach is not answered yet, and a Detach comes behind an Attach
+            link.attach_to_nothing()
         if closed:
             lib.pn_link_close(link.handle)
         else:

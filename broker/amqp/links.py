@@ -244,10 +244,14 @@ class Link:
 
     def refuse(self, condition: Condition) -> None:
         """Attach with no terminus where the refused one would be, and detach at once with an error (part 2.6.3)."""
+        self.attach_to_nothing()
+        self.close(condition)
+
+    def attach_to_nothing(self) -> None:
+        """Attach with no terminus where this side's would be: a Detach is to follow."""
         own = lib.pn_link_source if self.is_sender else lib.pn_link_target
         lib.pn_terminus_set_type(own(self.handle), lib.PN_UNSPECIFIED)
         lib.pn_link_open(self.handle)
-        self.close(condition)
 
     def close(self, condition: Condition | None = None) -> None:
         """Detach for good."""

@@ -31,6 +31,7 @@ class Side(Listener):
         self.credit = credit
         self.open_at_once = True
         self.refusal: Condition | None = None
+        self.attaches_later = False
         self.links: list[Link] = []
         self.batches: list[tuple[str, list[bytes], int]] = []
         self.outcomes: list[list[tuple[Any, int, bool]]] = []
@@ -51,6 +52,8 @@ class Side(Listener):
         self.links.append(link)
         if self.refusal is not None:
             link.refuse(self.refusal)
+            return
+        if self.attaches_later:
             return
         link.accept(max_message_size=engine.max_message_bytes)
         if isinstance(link, Receiver):

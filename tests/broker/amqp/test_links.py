@@ -255,6 +255,31 @@ def test_a_detached_link_and_a_closed_one_and_a_closed_session_end_what_they_had
     assert peer.server.messages == [b"one", b"two"]
 
 
+@pytest.mark.parametrize("how", ["detach", "close"])
+@pytest.mark.parametrize("sends", [True, False])
+def test_the_end_of_a_link_whose_attach_is_not_answered_yet_is_answered(sends: bool, how: str) -> None:
+    """Breaks when its peer waits for ever for an Attach or a Detach."""
+    peer, collector = Proton().open(), proton.Collector()
+    peer.connection.collect(collector)
+    peer.server.attaches_later = True
+    link = peer.sender() if sends else peer.receiver()
+    assert link.state & proton.Endpoint.REMOTE_UNINIT
+    getattr(link, how)()
+    peer.settle()
+    assert peer.server.gone == [link.name]
+    terminus = link.remote_target if sends else link.remote_source
+    assert terminus.type == proton.Terminus.UNSPECIFIED
+    assert not link.remote_condition
+    told = []
+    while (event := collector.peek()) is not None:
+        told += [event.type] * event.type.name.startswith("PN_LINK_REMOTE")
+        collector.pop()
+    end = proton.Event.LINK_REMOTE_CLOSE if how == "close" else proton.Event.LINK_REMOTE_DETACH
+    assert told == [proton.Event.LINK_REMOTE_OPEN, end]
+    peer.server.attaches_later = False
+    assert peer.sender("again").credit == 100, "the session goes on"
+
+
 def test_links_are_limited_and_who_goes_on_asking_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_LINKS_PER_CONNECTION", 3)
     peer = Proton().open()
