@@ -256,17 +256,20 @@ class Broker:
         self.logs.tidy_local(anew=True)
         self.turn.flush()
 
-    def ledger_applied(self, ledger: Ledger, fed: Iterable[int], changes: Collection[tuple[Change, str]]) -> None:
+    def ledger_applied(
+        self, ledger: Ledger, fed: Iterable[int], emptied: Iterable[int], changes: Collection[tuple[Change, str]]
+    ) -> None:
         """Follow the definitions, then dispatch the new messages, then write."""
         for node in self.logs.follow(ledger, changes):
             self.queues.gone(node)
+            self.making.gone(node)
         self.exchanges.follow(changes)
         self.queues.follow(changes)
         self.queues.unused.follow(changes)
         self.numbered.follow(changes)
         self.initial_values.follow(changes)
         self.origins.follow(changes)
-        self.making.look()
+        self.making.emptied(ledger, emptied)
         self.routes.follow(ledger, changes)
         self.queues.fed(ledger, fed)
         self.alerts.fed(ledger, fed)

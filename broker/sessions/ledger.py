@@ -62,8 +62,11 @@ def _heard(reason: str) -> None:
 class LedgerOwner(Protocol):
     """The broker, which serves the clients of a ledger."""
 
-    def ledger_applied(self, ledger: Ledger, fed: Iterable[int], changes: Collection[tuple[Change, str]]) -> None:
-        """Batches were applied and their waits ended: `fed` queue numbers got messages, `changes` were made (or not: reason)."""
+    def ledger_applied(
+        self, ledger: Ledger, fed: Iterable[int], emptied: Iterable[int], changes: Collection[tuple[Change, str]]
+    ) -> None:
+        """Batches were applied and their waits ended: `fed` queue numbers got messages, `emptied` ones lost their last, `changes`
+        were made (or not: reason)."""
 
     def ledger_begins(self, ledger: Ledger) -> None:
         """A term begins: everything committed is applied, and nothing is proposed yet."""
@@ -518,6 +521,7 @@ class Ledger:
     def on_committed(self, batches: list[Batch]) -> None:
         """Apply, end the waits, tell the owner: once for all of these batches."""
         fed: set[int] = set()
+        emptied: set[int] = set()
         changes: list[tuple[Change, str]] = []
         reasons: dict[int, list[str]] = {}
         met: CannotApply | None = None
@@ -529,11 +533,12 @@ class Ledger:
                 met = error
                 break
             fed |= applied.fed
+            emptied |= applied.emptied
             if applied.changes:
                 changes += applied.changes
                 reasons[batch.header.index] = [reason for _, reason in applied.changes]
         self._end_waits(reasons)
-        self._owner.ledger_applied(self, fed, changes)
+        self._owner.ledger_applied(self, fed, emptied, changes)
         if met is not None:
             raise met
 

@@ -26,7 +26,9 @@ class Owner:
         self.told: list[str] = []
         self.fed: list[set[int]] = []
 
-    def ledger_applied(self, ledger: Ledger, fed: Iterable[int], changes: Iterable[tuple[Change, str]]) -> None:
+    def ledger_applied(
+        self, ledger: Ledger, fed: Iterable[int], emptied: Iterable[int], changes: Iterable[tuple[Change, str]]
+    ) -> None:
         self.fed.append(set(fed))
         for change, reason in changes:
             if not reason:

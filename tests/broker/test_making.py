@@ -8,6 +8,7 @@ import proton
 import pytest
 
 from broker.core.filters import SELECTOR
+from broker.core.nodes import QueueNode
 from tests.broker.clients import ACCEPTED, ADMIN, Bench, Client, bench, condition, statuses
 from tests.broker.core.stream import transfer
 from tests.broker.test_acl import enforce
@@ -173,6 +174,65 @@ def test_a_node_that_its_maker_has_left_goes_when_its_policy_says_so(policy: int
         if policy == NEITHER:
             assert len(queues(b)) == 1, "it has a link"
             reader.close()
+        b.settle()
+        assert queues(b) == []
+
+
+def test_a_batch_looks_at_no_node_whose_maker_has_left_and_that_it_does_not_concern(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when who makes very many of them slows down everybody's batches."""
+    with bench() as b:
+        client, other = b.client(), b.client()
+        made = [dynamic(client, sends=True, policy=policy) for policy in (NO_MESSAGES, NO_MESSAGES, NEITHER)]
+        for link in made:
+            other.send(other.sender(address_of(link)), "one")
+            link.close()
+        b.settle()
+        first, *others = (address_of(link) for link in made)
+        looked, users = [], b.broker.queues.users
+
+        def counted(node: QueueNode) -> int:
+            looked.append(node.name)
+            return users(node)
+
+        monkeypatch.setattr(b.broker.queues, "users", counted)
+        b.queue("q")
+        other.send(other.sender("q"), "one", "two")
+        other.receiver("q")
+        b.pass_time(0.02, 0.01)
+        assert looked == []
+        other.receiver(first)
+        b.pass_time(0.02, 0.01)
+        assert set(looked) == {first}
+        assert set(queues(b)) == {"q", *others}
+
+
+def test_a_node_that_its_maker_has_left_and_that_is_deleted_is_forgotten() -> None:
+    with bench() as b:
+        client = b.client()
+        made = dynamic(client, sends=True, policy=NO_MESSAGES)
+        client.send(made, "one")
+        made.close()
+        b.settle()
+        assert len(b.broker.making.left) == 1
+        assert b.client(ADMIN).request("DELETE", "queue", address_of(made))[0] == 204
+        assert not b.broker.making.left
+
+
+def test_a_node_that_its_last_message_leaves_while_its_deletion_is_refused_goes_too() -> None:
+    with bench() as b:
+        client, other = b.client(), b.client()
+        made = dynamic(client, sends=True, policy=NO_MESSAGES)
+        sender, reader = other.sender(address_of(made)), other.receiver(address_of(made))
+        b.lead.automatic = False
+        other.send(sender, "one")
+        made.close()
+        b.settle()
+        b.lead.commit(1)
+        b.pass_time(0.02, 0.01)
+        assert other.bodies(reader) == ["one"]
+        assert len(b.lead.waiting) == 2, "the deletion, and the end of the message behind it"
+        b.lead.automatic = True
+        b.lead.commit()
         b.settle()
         assert queues(b) == []
 
