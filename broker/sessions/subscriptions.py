@@ -208,14 +208,13 @@ class Subscriptions:
         attach.demand(needs)
         queue = self._queues.at(node)
         queue.admit(attach)
-        if node.definition.exclusive:
-            self._steal(attach, queue)
         self._add(attach, link, queue, needs, exchange, standing)
 
-    @staticmethod
     def _add(
-        attach: Attach, link: Sender, queue: QueueTerminus, needs: Lookups, exchange: str, standing: Standing | None = None
+        self, attach: Attach, link: Sender, queue: QueueTerminus, needs: Lookups, exchange: str, standing: Standing | None = None
     ) -> None:
+        if queue.node.definition.exclusive:
+            self._steal(attach, queue)
         end = queue.add(attach, link, needs, browse=False, standing=standing)
         end.by_name, end.exchange = True, exchange
 

@@ -317,6 +317,19 @@ def test_a_subscription_that_is_attached_again_over_another_connection_moves_the
         assert (old.bodies(first), new.bodies(second)) == ([], ["one"])
 
 
+def test_a_subscription_moves_to_another_connection_also_if_it_is_bound_again() -> None:
+    """Breaks when a client whose old connection is dead is told that its subscription is in use."""
+    with bench() as b:
+        old, new = b.client(container="ann"), b.client(container="ann")
+        first = subscribe(old, "news", "amq.fanout")
+        body = {"exchange": "amq.fanout", "queue": "ann.news", "key": ""}
+        assert b.client(ADMIN).request("DELETE", "binding", "", body)[0] == 204
+        second = subscribe(new, "news", "amq.fanout")
+        assert (condition(first), condition(second)) == ("amqp:link:stolen", "")
+        publish(b, "one", address="amq.fanout")
+        assert (old.bodies(first), new.bodies(second)) == ([], ["one"])
+
+
 def test_no_local_keeps_away_what_the_same_client_sends_over_any_connection() -> None:
     with bench() as b:
         subscribe(b.client(container="ann"), "news", filters=described(NO_LOCAL, [])).detach()
