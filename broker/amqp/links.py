@@ -91,8 +91,6 @@ class Standing(NamedTuple):
     """An existing source, for a client that asks for the source of its link."""
 
     address: str
-    keep_s: int
-    """See `Asked`."""
     encoded_filters: bytes
     capabilities: tuple[str, ...]
 
@@ -220,9 +218,16 @@ class Link:
         """Answer the peer's end of this link, which has waited for it."""
         self.engine.answer_end(self)
 
-    def accept(self, dynamic_address: str | None = None, max_message_size: int = 0, standing: Standing | None = None) -> None:
+    def accept(
+        self,
+        dynamic_address: str | None = None,
+        max_message_size: int = 0,
+        standing: Standing | None = None,
+        *,
+        settled: bool = False,
+    ) -> None:
         """Attach this side too. The answer repeats the peer's termini (clients require this), with the new address of a dynamic
-        one, or with the existing source."""
+        one, or with the existing source, and corrected where this side does otherwise. `settled`: it sends everything settled."""
         handle = self.handle
         source, target = lib.pn_link_source(handle), lib.pn_link_target(handle)
         lib.pn_terminus_copy(source, lib.pn_link_remote_source(handle))
@@ -232,8 +237,9 @@ class Link:
             lib.pn_terminus_set_address(source if self.is_sender else target, dynamic_address.encode())
         if standing is not None:
             _put_source(source, standing)
-        lib.pn_link_set_snd_settle_mode(handle, lib.pn_link_remote_snd_settle_mode(handle))
-        lib.pn_link_set_rcv_settle_mode(handle, lib.pn_link_remote_rcv_settle_mode(handle))
+        lib.pn_link_set_snd_settle_mode(handle, lib.PN_SND_SETTLED if settled else lib.pn_link_remote_snd_settle_mode(handle))
+        if self.is_sender:  # what comes to this side is settled with its outcome: the first mode, which is the default
+            lib.pn_link_set_rcv_settle_mode(handle, lib.pn_link_remote_rcv_settle_mode(handle))
         if max_message_size:
             lib.pn_link_set_max_message_size(handle, max_message_size)
         self._answer(source, target)
@@ -461,6 +467,8 @@ class Sender(Link):
         "_told",
         "_waiting",
         "account",
+        "browses",
+        "kept_s",
         "notes",
         "refusals",
         "retired",
@@ -473,6 +481,11 @@ class Sender(Link):
         super().__init__(engine, handle, True)
         self.session = lib.pn_link_session(handle)
         self.account = Outgoing()
+        self.browses = False
+        """Whether its messages stay where they are, for the answer to its attach."""
+        self.kept_s: int | None = None
+        """For how long its source exists after the link, for the answer to its attach: see `Asked.keep_s`. None: what the peer
+        says."""
         self.retired: list[bytes] = []
         """The ids of the transactions that outcomes name, since `take_retired`: an outcome has the number of its own, from 1 on,
         above `TRANSACTION_SHIFT`."""
@@ -499,6 +512,17 @@ class Sender(Link):
         self._waiting: list[Any] = []
         """The run of outcomes that is not in the account yet: the ids from first to before next, all with this outcome, settled
         by the peer or not; if not, the deliveries that wait."""
+
+    def _answer(self, source: Any, target: Any) -> None:
+        """A source says whether its messages stay there, and for how long it stays itself (part 3.5.3)."""
+        if self.browses:
+            lib.pn_terminus_set_distribution_mode(source, lib.PN_DIST_MODE_COPY)
+        elif lib.pn_terminus_get_distribution_mode(source) == lib.PN_DIST_MODE_COPY:
+            lib.pn_terminus_set_distribution_mode(source, lib.PN_DIST_MODE_MOVE)
+        if self.kept_s is not None:
+            lib.pn_terminus_set_durability(source, lib.PN_DELIVERIES)
+            lib.pn_terminus_set_expiry_policy(source, lib.PN_EXPIRE_WITH_LINK if self.kept_s else lib.PN_EXPIRE_NEVER)
+            lib.pn_terminus_set_timeout(source, self.kept_s)
 
     @property
     def credit(self) -> int:
@@ -853,9 +877,6 @@ def _keep_s(pointer: Any) -> int | None:
 def _put_source(source: Any, standing: Standing) -> None:
     lib.pn_terminus_set_type(source, lib.PN_SOURCE)
     lib.pn_terminus_set_address(source, standing.address.encode())
-    lib.pn_terminus_set_durability(source, lib.PN_DELIVERIES)
-    lib.pn_terminus_set_expiry_policy(source, lib.PN_EXPIRE_WITH_LINK if standing.keep_s else lib.PN_EXPIRE_NEVER)
-    lib.pn_terminus_set_timeout(source, standing.keep_s)
     if standing.encoded_filters:
         put_value(lib.pn_terminus_filter(source), standing.encoded_filters)
     if standing.capabilities:

@@ -181,4 +181,4 @@ class Mailboxes:
         box = Mailbox(self, attach.session, link, f"$reply/{self._new_id()}")
         self.add(box)
         link.context = box
-        link.accept(dynamic_address=box.address)
+        link.accept(dynamic_address=box.address, settled=True)

@@ -246,6 +246,7 @@ class QueueTerminus:
                 self.selections = Selections(self, self._queues.searches)
             self.selections.add(selector)
         link.context = subscription
+        link.browses = browse
         link.accept(standing=standing)
         self.subscriptions.append(subscription)
         if node.asked.get(SINGLE_ACTIVE) and not (browse or drains):

@@ -125,7 +125,7 @@ class RabbitmqManagement:
         self._answers[pair] = made
         self._mailboxes.add(made)
         link.context = made
-        link.accept()
+        link.accept(settled=True)
 
     def answers(self, pair: Pair) -> Answers | None:
         """The other end of a pair."""

@@ -215,6 +215,9 @@ class Subscriptions:
     ) -> None:
         if queue.node.definition.exclusive:
             self._steal(attach, queue)
+        terms = queue.node.terms
+        if terms is not None and terms.lasting:
+            link.kept_s = queue.node.auto_delete_s
         end = queue.add(attach, link, needs, browse=False, standing=standing)
         end.by_name, end.exchange = True, exchange
 
@@ -248,7 +251,7 @@ class Subscriptions:
             terms = node.terms
             capabilities = (*((SHARED,) if terms.shared else ()), *(() if terms.container else (GLOBAL,)))
             exchange = self._logs.nodes.exchange_at(terms.address)
-            standing = Standing(terms.address, node.auto_delete_s, terms.encoded_filters, capabilities)
+            standing = Standing(terms.address, terms.encoded_filters, capabilities)
             self._join(attach, link, node, "" if exchange is None else exchange[0].uuid, standing)
 
         self._when_settled(attach, link, found, go_on)

@@ -476,6 +476,18 @@ def test_a_dynamic_address_is_a_mailbox_while_its_link_lasts() -> None:
         assert condition(other.sender(address)) == "amqp:not-found"
 
 
+def test_a_mailbox_and_other_links_for_answers_say_that_they_send_everything_settled() -> None:
+    """Breaks when a client keeps the state of deliveries that need none."""
+    with bench() as b:
+        client = b.client()
+        for address in (None, "$cbs", "/management"):
+            link = client.receiver(address, dynamic=address is None)
+            assert condition(link) == "", address
+            assert (link.snd_settle_mode, link.remote_snd_settle_mode) == (proton.Link.SND_UNSETTLED, proton.Link.SND_SETTLED)
+        b.queue("q")
+        assert client.receiver("q").remote_snd_settle_mode == proton.Link.SND_UNSETTLED
+
+
 def test_a_mailbox_that_nobody_reads_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAILBOX_MESSAGES", 3)
     with bench() as b:

@@ -266,6 +266,8 @@ def test_a_browse_only_queue_gives_its_messages_to_everybody_and_loses_none() ->
         b.queue("q", arguments={"qpid.browse-only": 1})
         client = b.client()
         client.send(client.sender("q"), 1, 2)
-        assert [client.bodies(client.receiver("q", name=name)) for name in "ab"] == [[1, 2], [1, 2]]
+        links = [client.receiver("q", name=name) for name in "ab"]
+        assert [client.bodies(link) for link in links] == [[1, 2], [1, 2]]
+        assert {link.remote_source.distribution_mode for link in links} == {proton.Terminus.DIST_MODE_COPY}
         b.pass_time(1)
         assert b.depth("q") == 2

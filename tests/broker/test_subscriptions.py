@@ -76,6 +76,44 @@ def queues(b: Bench) -> list[str]:
     return sorted(b.broker.nodes.queues)
 
 
+@pytest.mark.parametrize(
+    "asked, said",
+    [
+        ({"durability": 1}, (NEVER, 0)),
+        ({"durability": 2, "timeout": 0}, (NEVER, 0)),
+        ({"expiry_policy": NEVER, "timeout": 30}, (NEVER, 0)),
+        ({"timeout": 30}, (proton.Terminus.EXPIRE_WITH_LINK, 30)),
+    ],
+)
+def test_the_attach_of_a_subscription_says_how_long_it_stays(asked: dict[str, int], said: tuple[int, int]) -> None:
+    with bench() as b:
+        client = b.client(container="ann")
+        link = client.session.receiver("news")
+        link.source.address = "amq.topic"
+        for name, value in asked.items():
+            setattr(link.source, name, value)
+        link.open()
+        b.settle()
+        resumed = subscribe(b.client(container="ann"), "news", None)
+        for source in (link.remote_source, resumed.remote_source):
+            assert (source.durability, source.expiry_policy, source.timeout) == (DELIVERIES, *said)
+            assert source.address == "amq.topic"
+
+
+def test_a_subscription_s_messages_are_not_browsed_and_its_attach_says_so() -> None:
+    with bench() as b:
+        client = b.client(container="ann")
+        link = client.session.receiver("news")
+        link.source.address, link.source.durability = "amq.topic", DELIVERIES
+        link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
+        link.open()
+        b.settle()
+        assert link.remote_source.distribution_mode == proton.Terminus.DIST_MODE_MOVE
+        volatile = subscribe(client, "some|volatile1", "amq.topic", "shared", durable=False)
+        source = volatile.remote_source
+        assert (source.durability, source.expiry_policy) == (0, proton.Terminus.EXPIRE_WITH_LINK), "as it was asked for"
+
+
 @pytest.mark.parametrize("how", ["detach", "lose"])
 def test_what_is_published_while_a_durable_subscription_is_away_comes_when_it_is_back(how: str) -> None:
     with bench() as b:

@@ -328,6 +328,18 @@ def test_a_terminus_says_what_was_asked_for() -> None:
     assert peer.server.links[1].source.address == ""
 
 
+@pytest.mark.parametrize("second", [True, False])
+def test_a_sending_peer_hears_that_its_messages_are_settled_with_their_outcome(second: bool) -> None:
+    """Breaks when it waits for a second round that does not come."""
+    peer = Proton().open()
+    link = peer.session.sender("s")
+    link.target.address = "q"
+    link.rcv_settle_mode = proton.Link.RCV_SECOND if second else proton.Link.RCV_FIRST
+    link.open()
+    peer.settle()
+    assert link.remote_rcv_settle_mode == proton.Link.RCV_FIRST
+
+
 def test_tags_are_text_and_do_not_repeat() -> None:
     """Proton's Python client reads a tag as UTF-8, and fails on one that is not."""
     peer = Proton().open()
