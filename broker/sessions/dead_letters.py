@@ -24,7 +24,7 @@ from twisted.logger import Logger
 
 from broker.core import letters, limits, message
 from broker.core.letters import DELIVERY_LIMIT, EXPIRED, REJECTED
-from broker.core.nodes import QueueNode, Routed, Unplaced
+from broker.core.nodes import ExchangeNode, QueueNode, Routed, Unplaced
 from broker.core.parts import Manifest
 from broker.core.queues.arguments import GROUP_KEY
 from broker.core.records import runs_of
@@ -224,6 +224,7 @@ class DeadLetters:
         routed = self._alternates(data)
         queues = routed.queues
         check_places(queues)
+        self._count_at_exchange(routed)
         letter = letters.letter(data, node.name, node.definition.alternate, reason) if queues else data
         others = dict.fromkeys(logs.ledger_of(queue) for queue in queues if logs.ledger_of(queue) is not own)
         with own.one_batch(len(letter) * len(queues)):
@@ -245,15 +246,25 @@ class DeadLetters:
             ledger.when_committed(committed)
         return True
 
+    @property
+    def _exchange(self) -> ExchangeNode | None:
+        """The queue's alternate exchange."""
+        return self._logs.nodes.exchanges.get(self._origin.node.definition.alternate)
+
     def _alternates(self, data: bytes) -> Routed:
-        """Route a message by this queue's alternate exchange. Bytes that are not an AMQP message cannot be routed."""
-        logs, node = self._logs, self._origin.node
-        exchange = logs.nodes.exchanges.get(node.definition.alternate)
+        """Where the queue's alternate exchange routes a message, but not back to this queue. The exchange does not count it.
+        Bytes that are not an AMQP message cannot be routed."""
+        logs, node, exchange = self._logs, self._origin.node, self._exchange
         try:
-            found = Routed([]) if exchange is None else routing.route(logs.nodes, exchange, message.subject(data) or "", data)
+            found = Routed([]) if exchange is None else routing.find(logs.nodes, exchange, message.subject(data) or "", data)
         except message.BadMessage:
             found = Routed([])
         return found._replace(queues=[queue for queue in found.queues if queue is not node])
+
+    def _count_at_exchange(self, routed: Routed) -> None:
+        """A message leaves like this: the alternate exchange counts it, once, however often it had to wait before."""
+        if self._exchange is not None:
+            routing.count(self._exchange, routed)
 
     # ---- large messages
 
@@ -279,12 +290,14 @@ class DeadLetters:
         it yet.
         """
         ledger = self._origin.ledger
-        queues = self._alternates(head).queues
+        routed = self._alternates(head)
+        queues = routed.queues
         check_places(queues)
         if any(self._logs.ledger_of(queue) is not ledger for queue in queues):
             self._stays(sequence, "a queue of another log")
         if any(queue.asked.get(GROUP_KEY) for queue in queues):
             self._stays(sequence, "a queue with groups of messages")
+        self._count_at_exchange(routed)
         lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
         with ledger.one_batch(0):
             if queues:

@@ -164,10 +164,13 @@ def test_one_whose_dead_letter_has_no_place_yet_waits_for_it_and_is_given_to_nob
         receiver.flow(10)
         b.pass_time(3)
         assert (b.depth("q"), len(client.received[receiver.name])) == (1, 1)
+        exchange = b.broker.nodes.exchanges["amq.fanout"]
+        assert (exchange.received, exchange.routed, exchange.dropped) == (0, 0, 0), "it has not left"
         b.logs[LOCAL].commit()
         b.logs[LOCAL].automatic = True
         b.pass_time(1.5)
         assert (b.depth("q"), b.depth("morgue")) == (0, 1)
+        assert (exchange.received, exchange.routed, exchange.dropped) == (1, 1, 0), "however often it was tried"
 
 
 def test_many_leave_by_turns_of_which_none_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
