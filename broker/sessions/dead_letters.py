@@ -3,13 +3,15 @@
 Life of a dead letter: a consumer has rejected a message, its deliveries have failed too often, or it has expired. It is `add`ed
 here. When its body is in memory, the queue's alternate exchange routes it, with its subject as the key. A copy with the reason
 (broker.core.letters) is put on each queue. The message leaves its own queue in the same batch if both queues are in one log,
-otherwise when the copies are committed. If no queue accepts it, it is removed for good, and counted. A large message is passed on
-with the same parts, so its copy does not contain the reason.
+otherwise when the copies are committed. If no queue accepts it, it is removed for good, and counted. If its subject is no text,
+it goes where a message without a subject goes; if no queue accepts that, or a headers exchange cannot read what it compares, it
+is kept, and tried again. A large message is passed on with the same parts, so its copy does not contain the reason.
 
 Invariants: messages that wait here are not delivered; they leave in the order in which they were added, except those that cannot
 be put anywhere at the moment; when one is sent, it is withdrawn (`withdraw`), so that nothing else is done with it until that is
 committed; a message that cannot be read stays on its queue, and is not counted; no message leaves its queue before its copies are
-safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`.
+safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`, and one second tries at most so many of those that are
+kept.
 """
 
 from __future__ import annotations
@@ -77,10 +79,14 @@ class _Unreadable(Exception):
     """The message cannot be read, and its content would decide where it goes."""
 
 
+class _Kept(Exception):
+    """No queue takes the message, but one might if its content could be read."""
+
+
 class DeadLetters:
     """See the module."""
 
-    __slots__ = ("_heads", "_later", "_logs", "_origin", "_schedule", "_told", "waiting")
+    __slots__ = ("_heads", "_kept", "_later", "_logs", "_origin", "_schedule", "_told", "waiting")
 
     def __init__(self, origin: Origin, logs: Logs, schedule: Schedule) -> None:
         self.waiting: dict[int, str] = {}
@@ -92,6 +98,8 @@ class DeadLetters:
         """The first parts of large ones; None: it is being read."""
         self._later: dict[int, str] = {}
         """Those that have no place to go to, and are tried again."""
+        self._kept: dict[int, str] = {}
+        """Those that no queue takes, and whose content cannot be read: they are tried again in turn, some at a time."""
         self._told: set[int] = set()
         """The large messages that cannot leave and are already reported in the log file."""
 
@@ -102,16 +110,17 @@ class DeadLetters:
 
     def recall(self, reason: str, stays: Callable[[int], bool]) -> list[int]:
         """The messages that were to leave for this reason, have not left, and are to stay: they are forgotten here."""
-        found = [each for some in (self.waiting, self._later) for each, why in some.items() if why == reason and stays(each)]
+        places = (self.waiting, self._later, self._kept)
+        found = [each for some in places for each, why in some.items() if why == reason and stays(each)]
         for each in found:
-            self.waiting.pop(each, None)
-            self._later.pop(each, None)
+            for some in places:
+                some.pop(each, None)
             self._heads.pop(each, None)
         return found
 
     def __contains__(self, sequence: int) -> bool:
         """Whether this message is on its way out."""
-        return sequence in self.waiting or sequence in self._later
+        return sequence in self.waiting or sequence in self._later or sequence in self._kept
 
     def wanted(self) -> list[int]:
         """The messages whose bodies are needed next."""
@@ -122,6 +131,7 @@ class DeadLetters:
         self.waiting.clear()
         self._heads.clear()
         self._later.clear()
+        self._kept.clear()
         self._told.clear()
         self._schedule.cancel(self._key)
 
@@ -152,6 +162,8 @@ class DeadLetters:
                     back.append(sequence)
                 else:
                     self._later[sequence] = reason
+            except _Kept:
+                self._kept[sequence] = reason
             except _Unreadable:
                 pass
             del self.waiting[sequence]
@@ -159,7 +171,7 @@ class DeadLetters:
         else:
             if self.waiting:
                 self._schedule.after(self._key, 0.0, self._origin.dispatch_soon)
-            elif self._later:
+            elif self._later or self._kept:
                 self._schedule.after(self._key, RETRY_S, self._try_again)
         withdraw(messages, left)
         if dropped[DELIVERY_LIMIT]:
@@ -170,6 +182,8 @@ class DeadLetters:
     def _try_again(self) -> None:
         later, self._later = self._later, {}
         self.waiting.update(later)
+        for sequence in list(islice(self._kept, limits.MAX_TURN_LETTERS)):
+            self.waiting[sequence] = self._kept.pop(sequence)
         self._origin.dispatch_soon()
 
     def _count(self, reason: str, dropped: Counter[str], *, sent: bool) -> None:
@@ -194,8 +208,8 @@ class DeadLetters:
         )
 
     def _send(self, messages: Messages, sequence: int, reason: str) -> bool | None:
-        """Send one on: whether any queue has it now, None when its body must be read first. Unplaced, _Unreadable: it stays where
-        it is."""
+        """Send one on: whether any queue has it now, None when its body must be read first. Unplaced, _Kept, _Unreadable: it
+        stays where it is."""
         origin = self._origin
         if not origin.node.definition.alternate:
             origin.ledger.dequeue(messages.number, (sequence,))
@@ -253,13 +267,22 @@ class DeadLetters:
 
     def _alternates(self, data: bytes) -> Routed:
         """Where the queue's alternate exchange routes a message, but not back to this queue. The exchange does not count it.
-        Bytes that are not an AMQP message cannot be routed."""
-        logs, node, exchange = self._logs, self._origin.node, self._exchange
+        _Kept."""
+        node, exchange = self._origin.node, self._exchange
+        if exchange is None:
+            return Routed([])
         try:
-            found = Routed([]) if exchange is None else routing.find(logs.nodes, exchange, message.subject(data) or "", data)
+            key, readable = message.subject(data) or "", True
         except message.BadMessage:
-            found = Routed([])
-        return found._replace(queues=[queue for queue in found.queues if queue is not node])
+            key, readable = "", False
+        try:
+            found = routing.find(self._logs.nodes, exchange, key, data)
+        except message.BadMessage:
+            raise _Kept from None
+        found = found._replace(queues=[queue for queue in found.queues if queue is not node])
+        if not (found.queues or readable):
+            raise _Kept
+        return found
 
     def _count_at_exchange(self, routed: Routed) -> None:
         """A message leaves like this: the alternate exchange counts it, once, however often it had to wait before."""

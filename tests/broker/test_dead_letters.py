@@ -173,6 +173,88 @@ def test_one_whose_dead_letter_has_no_place_yet_waits_for_it_and_is_given_to_nob
         assert (exchange.received, exchange.routed, exchange.dropped) == (1, 1, 0), "however often it was tried"
 
 
+def odd(body: str, subject: bytes = b"\xa1\x01\xff", properties: bytes = b"") -> bytes:
+    """A message with a subject that is no text, by default, and these application properties."""
+    fields = b"\x40\x40\x40" + subject
+    text = body.encode()
+    section = b"\x00\x53\x73\xc0" + bytes([len(fields) + 1, 4]) + fields
+    return section + properties + b"\x00\x53\x77\xa1" + bytes([len(text)]) + text
+
+
+@pytest.mark.parametrize("end", ["reject", "expire"])
+@pytest.mark.parametrize("subject", [b"\xa1\x01\xff", b"\x54\x07"], ids=["no text", "a number"])
+def test_a_dead_letter_whose_subject_is_no_text_goes_where_no_subject_is_needed(subject: bytes, end: str) -> None:
+    with bench() as b:
+        letters_of(b, arguments={"x-message-ttl": 1000} if end == "expire" else {}, replicate="none")
+        client = b.client()
+        client.send_encoded(client.sender("q"), odd("one", subject))
+        if end == "reject":
+            client.auto_accept = False
+            fail(client, client.receiver("q", credit=0), outcome=proton.Delivery.REJECTED)
+        b.pass_time(2)
+        assert (b.depth("q"), b.depth("dead")) == (0, 1)
+        assert figures(b)[3] == 0
+
+
+@pytest.mark.parametrize("end", ["reject", "expire", "limit"])
+@pytest.mark.parametrize("kind, unreadable", [("direct", "subject"), ("topic", "subject"), ("headers", "properties")])
+def test_a_dead_letter_whose_key_cannot_be_read_is_kept_until_a_queue_takes_everything(
+    kind: str, unreadable: str, end: str
+) -> None:
+    """Breaks when it is dropped although a queue may be there for it, or when somebody gets it meanwhile."""
+    with bench() as b:
+        b.queue("dead")
+        admin = b.client({"qpid.ha-admin": True})
+        assert admin.request("CREATE", "exchange", "dlx", {"exchangeType": kind})[0] == 201
+        comparing = {"exchange": "dlx", "queue": "dead", "key": "some", "arguments": {"x-match": "all", "n": 1}}
+        assert admin.request("CREATE", "binding", "", comparing if kind == "headers" else comparing | {"arguments": {}})[0] == 201
+        arguments = {"expire": {"x-message-ttl": 1000}, "limit": {"x-delivery-limit": 1}}.get(end, {})
+        b.queue("q", alternateExchange="dlx", arguments=arguments)
+        client = b.client()
+        bad = odd("bad") if unreadable == "subject" else odd("bad", b"\xa1\x01x", b"\x00\x53\x74\xc1\x05\x02\x54\x01\x54\x01")
+        client.send_encoded(client.sender("q"), bad, odd("good", b"\xa1\x01x"))
+        client.auto_accept = False
+        receiver = client.receiver("q", credit=0)
+        if end != "expire":
+            outcome = proton.Delivery.REJECTED if end == "reject" else proton.Delivery.MODIFIED
+            fail(client, receiver, times=2, outcome=outcome, failed=end == "limit")
+        b.pass_time(3)
+        assert (b.depth("q"), b.depth("dead"), figures(b)[3]) == (1, 0, 1), "what can be read is dropped, and counted"
+        receiver.flow(10)
+        b.pass_time(3)
+        assert len(client.received[receiver.name]) == (0 if end == "expire" else 2)
+        if kind == "headers":
+            altered = {"alternateExchange": "amq.fanout"}
+            assert admin.request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": "dead", "key": ""})[0] == 201
+            status, text, _ = admin.request("UPDATE", "queue", "q", altered)
+            assert status == 200, text
+        else:
+            all_keys = {"exchange": "dlx", "queue": "dead", "key": "" if kind == "direct" else "#"}
+            assert admin.request("CREATE", "binding", "", all_keys)[0] == 201
+        b.pass_time(2)
+        assert (b.depth("q"), b.depth("dead")) == (0, 1)
+
+
+def test_dead_letters_that_are_kept_are_tried_again_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_TURN_LETTERS", 3)
+    with bench() as b:
+        b.queue("dead")
+        admin = b.client({"qpid.ha-admin": True})
+        assert admin.request("CREATE", "exchange", "dlx", {"exchangeType": "direct"})[0] == 201
+        b.queue("q", alternateExchange="dlx", arguments={"x-message-ttl": 100})
+        client = b.client()
+        client.send_encoded(client.sender("q"), *(odd(str(n)) for n in range(8)))
+        b.pass_time(2.5, 0.01)
+        assert b.depth("q") == 8
+        assert admin.request("CREATE", "binding", "", {"exchange": "dlx", "queue": "dead", "key": ""})[0] == 201
+        left = []
+        for _ in range(40):
+            b.pass_time(0.1, 0.01)
+            left.append(8 - b.depth("q"))
+        assert sorted(set(left)) == [0, 3, 6, 8]
+        client.request("DELETE", "queue", "q")
+
+
 def test_many_leave_by_turns_of_which_none_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     with bench() as b:
         letters_of(b)
