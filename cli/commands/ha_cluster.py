@@ -9,7 +9,7 @@ brokers of another cluster, as after a takeover by a second site.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -76,28 +76,40 @@ async def view_of(target: Target, reactor: Any) -> dict[str, Any]:
 
 
 async def views_of(target: Target, reactor: Any) -> list[dict[str, Any]]:
-    """Every member's description of itself, in their order; `error` for members that cannot be reached, and for brokers of
-    another cluster than the one broker of the target. Refused if its several brokers belong to several clusters."""
-    from twisted.internet.defer import DeferredList, ensureDeferred
-
-    from broker.client import ClientError
-
+    """Every member's description of itself: those of the target in their order, then those that only the list of the primary
+    names. `error` for members that cannot be reached, and for brokers of another cluster than that of the target. Refused if
+    the several brokers of the target belong to several clusters."""
     url, cluster = target.url, ""
     if len(url.addresses) == 1:
         asked = await view_of(target, reactor)
         known, cluster = str(asked.get("brokersUrl") or ""), _cluster_of(asked)
         url = urls.parse(known) if known else url
-    everyone = target.at(*url.addresses)
+    views = _of_one_cluster(await _asked(target, reactor, url.addresses), cluster)
+    informed = max(views, key=lambda view: (view["status"] == "active", bool(view.get("primary")), int(view.get("epoch") or 0)))
+    seen = {*url.names, *(view.get("address") for view in views)}
+    known = str(informed.get("brokersUrl") or "")
+    unnamed = [address for address in urls.parse(known).addresses if address.name not in seen] if known else []
+    if unnamed and (informed["status"] == "active" or informed.get("primary")):
+        views += _of_one_cluster(await _asked(target, reactor, unnamed), cluster or _cluster_of(informed))
+    return views
+
+
+async def _asked(target: Target, reactor: Any, addresses: Sequence[urls.Address]) -> list[dict[str, Any]]:
+    """The descriptions of themselves of the brokers at these addresses, in this order; `error` for those not reached."""
+    from twisted.internet.defer import DeferredList, ensureDeferred
+
+    from broker.client import ClientError
+
     results: list[tuple[bool, Any]] = await DeferredList(
-        [ensureDeferred(view_of(one, reactor)) for one in everyone.each()], consumeErrors=True
+        [ensureDeferred(view_of(one, reactor)) for one in target.at(*addresses).each()], consumeErrors=True
     )
     views: list[dict[str, Any]] = []
-    for name, (succeeded, result) in zip(url.names, results, strict=True):
+    for address, (succeeded, result) in zip(addresses, results, strict=True):
         if not succeeded and not isinstance(result.value, ClientError):
             result.raiseException()
-        error = {} if succeeded else {"status": "", "error": str(result.value).removeprefix(f"{name}: ")}
-        views.append({"broker": name} | (result if succeeded else error))
-    return _of_one_cluster(views, cluster)
+        error = {} if succeeded else {"status": "", "error": str(result.value).removeprefix(f"{address.name}: ")}
+        views.append({"broker": address.name} | (result if succeeded else error))
+    return views
 
 
 def _cluster_of(view: dict[str, Any]) -> str:

@@ -110,6 +110,29 @@ def test_one_broker_tells_who_all_are(peers: Any, backup: Any) -> None:
     assert run("qpid-ha", "status", "-b", knowing.name, "--all").out == f"{backup.name} ready\n"
 
 
+def test_members_that_no_given_address_names_are_asked_too(peers: Any) -> None:
+    """Breaks when a script stops the next broker while a voter, which was added later, is down."""
+    third = peers(ha=READY | {"lastIndex": 119})
+    backup = peers(ha=READY | {"address": "b:1"})
+    members = [{"address": third.name, "role": "voter", "lagRecords": 1}]
+    primary = peers(ha=PRIMARY | {"brokersUrl": f"amqp:@me,b:1,{third.name},{NOWHERE}", "members": members})
+    given = f"{backup.name},{primary.name}"
+    ran = run("qpid-ha", "status", "--all", "-b", given)
+    lines = [f"{backup.name} ready", f"{primary.name} active", f"{third.name} ready", f"{NOWHERE} connection refused"]
+    assert (ran.status, ran.out.splitlines()) == (3, lines), "b:1 is the address that the first calls its own"
+    told = json.loads(run("qpid-ha", "list", "-b", given, "--format", "json").out)["members"]
+    assert [(each["member"], each["role"]) for each in told][2:] == [(third.name, "voter"), (NOWHERE, "")]
+    assert run("qpid-ha", "switchover", "-b", given, "--candidate", third.name).out.split()[0] == third.name
+
+
+def test_a_primary_that_no_given_address_names_is_found_where_a_backup_knows_it(peers: Any) -> None:
+    primary = peers(ha=PRIMARY)
+    backup = peers(ha=READY | {"primary": primary.name, "brokersUrl": f"amqp:@me,{primary.name}"})
+    lost = peers(ha={"status": "joining", "epoch": 9, "primary": "", "brokersUrl": f"amqp:{NOWHERE}"})
+    assert run("qpid-ha", "pause", "-b", f"{backup.name},{lost.name}").status == 0
+    assert run("qpid-ha", "status", "--all", "-b", f"{lost.name},{lost.name.replace('127.0.0.1', 'localhost')}").status == 0
+
+
 def test_of_several_addresses_the_primary_answers(primary: Any, backup: Any) -> None:
     assert run("qpid-ha", "status", "-b", f"{backup.name},{primary.name}").out == "active\n"
 
