@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -17,6 +18,7 @@ from typing import Any
 
 import click
 
+from broker.core import urls
 from broker.options import nearest
 from cli import endings, options
 from cli.drain.drain import Drain, Result
@@ -92,7 +94,7 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
     rate = given.pop("rate")
     store, deletes, end_file = given.pop("store"), given.pop("delete_released"), given.pop("end_file")
     _must_make_sense(words, source, store, deletes=deletes)
-    leaving = options.target(given | {"broker": "localhost" if source is None else source}, admin=True, name="from")
+    leaving = _leaving(source, targets, given)
     if words:
         _status(leaving, form)
         return
@@ -164,12 +166,20 @@ def _must_make_sense(words: tuple[str, ...], source: str | None, store: Path | N
         raise click.UsageError("--delete-released is for --store: a broker that runs keeps its store")
 
 
+def _leaving(source: str | None, targets: tuple[str, ...], given: dict[str, Any]) -> options.Target:
+    """The source. A store needs no login: the options of a connection are for its targets."""
+    if source is None:
+        return options.target(given | {"broker": next(iter(targets), "localhost")}, admin=True, name="to")
+    return options.target(given | {"broker": source}, admin=True, name="from")
+
+
 def _cancel(leaving: options.Target, store: Path | None, named: tuple[str, ...], given: dict[str, Any], form: str) -> None:
-    """Cancel the drain. If no targets are `named`, the broker's own record has their addresses."""
+    """Cancel the drain. If no targets are `named`, the broker's own record has their addresses; they are reached as it is."""
     from cli.drain.call_off import Back, CallOff
     from cli.drain.orphan import Orphan
 
     _look(store)
+    taking = [options.target(given | {"broker": url}, admin=True, name="to") for url in named]
 
     async def run(reactor: Any) -> Back:
         clock, targets = Clock(reactor, None), list[Side]()
@@ -180,8 +190,9 @@ def _cancel(leaving: options.Target, store: Path | None, named: tuple[str, ...],
             (status,) = (await left.ask("QUERY", "drain"))["items"]
             if not status["leaving"]:
                 return Back(back=int(status["messages"]))
-            for url in named or _urls(status["to"], status["sizes"]):
-                targets.append(Side(clock, options.target(given | {"broker": url}, admin=True, name="to"), "target"))
+            targets += [Side(clock, each, "target") for each in taking or _recorded(leaving, status["to"], status["sizes"])]
+            if not named:
+                await _must_be_reached(targets)
             found = await CallOff(clock, left, targets, _teller(form)).run()
             if isinstance(left, Orphan):
                 left.unmark()
@@ -203,10 +214,23 @@ def _cancel(leaving: options.Target, store: Path | None, named: tuple[str, ...],
         click.echo(f"the broker does not leave; it has {found.back} messages")
 
 
-def _urls(addresses: list[str], sizes: list[int]) -> list[str]:
-    """A URL for each target; `sizes` has the number of addresses of each."""
-    rest = iter(addresses)
-    return [",".join(islice(rest, size)) for size in sizes or [len(addresses)]]
+def _recorded(leaving: options.Target, addresses: list[str], sizes: list[int]) -> list[options.Target]:
+    """The targets of the broker's record, with the login and the encryption of the source; `sizes` has the number of addresses
+    of each.
+    """
+    transport = leaving.url.addresses[0].transport
+    rest = (replace(urls.parse(address).addresses[0], transport=transport) for address in addresses)
+    return [leaving.at(*islice(rest, size)) for size in sizes or [len(addresses)]]
+
+
+async def _must_be_reached(targets: list[Side]) -> None:
+    """Unreachable if the recorded targets cannot be reached like the source."""
+    try:
+        for side in targets:
+            await side.client()
+    except endings.Unreachable as error:
+        hint = "if its addresses have changed, or it needs another login or encryption, name it with --to"
+        raise endings.Unreachable(f"{error}; {hint}") from None
 
 
 def _check_names(leaving: tuple[str, ...], taking: list[str]) -> None:

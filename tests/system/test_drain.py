@@ -14,9 +14,11 @@ import google_crc32c
 import proton
 import pytest
 
+from broker.core import users
 from cli.drain.drain import PATIENCE_S
 from cli.verify.core.checker import Checker
 from cli.verify.core.measures import Measures
+from tests.certificates import authority
 from tests.cli.running import Forked, Ran, run
 from tests.system.filesystems import MIB, memory
 from tests.system.harness import BrokerProcess, Cluster, ask, cluster, eventually, free_ports, spawn, standalone
@@ -276,6 +278,49 @@ def test_a_store_whose_broker_does_not_run_is_drained_marked_and_deleted_when_th
         assert run(*words, "--delete-released").status == 0
         assert came(new.address, "orders") == MESSAGES + 1
         assert not old.store.exists()
+
+
+def test_a_drain_by_login_and_over_tls_is_cancelled_without_naming_its_target(tmp_path: Path) -> None:
+    """And a store that no broker has is drained by login. Breaks when a source that serves nobody waits for the right --to."""
+    ports, password = free_ports(4), tmp_path / "password"
+    password.write_text("pencil\n")
+    keys = {mechanism: users.derive(mechanism, "pencil", b"salt" * 4) for mechanism in users.HASHES}
+    (tmp_path / "users").write_text(f"{users.line_of('ann', keys)}\n")
+    (tmp_path / "rules").write_text("acl allow ann@QPID all\nacl deny all access method schemaclass=drain\nacl allow all all\n")
+    certificate, key = authority().issue("broker", "127.0.0.1").write(tmp_path, "broker")
+    options = ["--users", tmp_path / "users", "--sasl-mechanisms", "SCRAM-SHA-512,SCRAM-SHA-256,ANONYMOUS"]
+    options += ["--acl-file", tmp_path / "rules", "--ssl-certificate", certificate, "--ssl-key", key]
+    old, new = (
+        BrokerProcess(tmp_path / name, ports[at], [*map(str, options), "--ssl-port", str(ports[at + 2])])
+        for at, name in enumerate(("old", "new"))
+    )
+    login = ("--password-file", password, "--ssl-ca-file", authority().write(tmp_path))
+
+    def drained(old_port: int, new_port: int, before: str) -> None:
+        """Drain it, and cancel that with the address of the source only."""
+        leaving, target = (f"{before}ann@127.0.0.1:{port}" for port in (old_port, new_port))
+        assert drain(leaving, target, *map(str, login)).status == 0
+        assert ask(old.address, "QUERY", "drain")["items"][0]["leaving"]
+        found = run("qpid-drain", "--from", leaving, "--cancel", *login)
+        assert found.status == 0, found
+        assert not ask(old.address, "QUERY", "drain")["items"][0]["leaving"]
+
+    try:
+        for broker in (old, new):
+            broker.start()
+            broker.wait_for("standalone")
+        drained(ports[0], ports[1], "")
+        drained(ports[2], ports[3], "amqps:")
+        old.stop()
+        words = ("qpid-drain", "--store", old.store)
+        to = ("--to", f"amqps:ann@127.0.0.1:{ports[3]}", *login)
+        assert (found := run(*words, *to)).status == 0, found
+        assert (found := run(*words, "--cancel")).status == 3, found
+        assert "if its addresses have changed, or it needs another login or encryption, name it with --to" in found.err
+        assert (found := run(*words, "--cancel", *to)).status == 0, found
+    finally:
+        for broker in (old, new):
+            broker.kill()
 
 
 def test_the_mark_of_a_store_counts_what_earlier_runs_have_moved(tmp_path: Path) -> None:
