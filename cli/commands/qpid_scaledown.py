@@ -68,7 +68,7 @@ _file = partial(click.option, type=click.Path(path_type=Path), metavar="FILE")
 )
 @click.option("--poll", type=FloatRange(0.1, 60), default=5.0, metavar="SECONDS", help="Time between two polls. [5]")
 @click.option("--delete-released", is_flag=True, help="Delete a store, or its claim, when it is empty and released.")
-@click.option("--once", is_flag=True, help="Poll once and end: exit code 0 if nothing is left to drain, 1 if something is.")
+@click.option("--once", is_flag=True, help="Poll once and end: exit code 0 if every unwanted store is released, else 1.")
 @click.option("--probe-port", type=click.IntRange(0, 65535), metavar="PORT", help="Answer GET /livez on this port.")
 @click.option("--api-server", "server", metavar="URL", help="API server, as https://host:6443. [default: the pod's own]")
 @_file("--api-token-file", "token_file", help="File with the bearer token. [default: the pod's own]")
@@ -130,7 +130,7 @@ def command(form: str, **given: Any) -> None:
         return all(done)
 
     if not endings.run(run):
-        raise endings.Refused("drains or cancellations are left to do: see the events above")
+        raise endings.Refused("drains or cancellations are left to do: see the events above; at 0 replicas nothing is drained")
 
 
 def _must_make_sense(own: dict[str, Any]) -> None:

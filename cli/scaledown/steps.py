@@ -64,10 +64,11 @@ def decide(wanted: range | None, stores: Iterable[Store], parallel: int) -> list
 
 
 def is_done(wanted: range | None, stores: Iterable[Store]) -> bool:
-    """Whether everything is done: every orphan is released, and no wanted broker leaves, or may leave."""
+    """Whether everything is done: every orphan is released, also if no broker is wanted, and no wanted broker leaves, or may
+    leave.
+    """
     if wanted is None:
         return False
     return not any(
-        store.work or (store.leaves or store.denies if store.ordinal in wanted else bool(wanted) and not store.released)
-        for store in stores
+        store.work or (store.leaves or store.denies if store.ordinal in wanted else not store.released) for store in stores
     )

@@ -72,7 +72,9 @@ def test_several_drains_go_on_at_a_time_if_that_is_asked_for() -> None:
     [
         (2, [Store(0), Store(3, released=True)], True),
         (2, [Store(3)], False),
-        (0, [Store(3)], True),
+        (0, [Store(3)], False),
+        (0, [Store(3, released=True)], True),
+        (0, [], True),
         (2, [Store(1, leaves=True)], False),
         (2, [Store(1, denies=True)], False),
         (2, [Store(1, work=Do.CALL_OFF)], False),
