@@ -514,9 +514,11 @@ class Administration:
         uuid, owner = self._new_id(), self._quota.owner(user)
         log, command = management.plan(nodes, request.operation, request.type, request.name, request.body, uuid, consumers, owner)
         ledger = self._logs.ledgers[log]
-        if not ledger.serving:
+        creates = request.operation == "CREATE"
+        if not ledger.serving or (creates and not self._logs.serving):
             where = f"; send it to the primary, {self._logs.primary}" if self._logs.primary else ""
-            raise Refused(409, f"this broker is {self._logs.state}: only the primary can change replicated objects{where}")
+            what = "create objects, because only there clients can use them" if creates else "change replicated objects"
+            raise Refused(409, f"this broker is {self._logs.state}: only the primary can {what}{where}")
 
         number, self._next_change = self._next_change, self._next_change + 1
         counted = self._count(user, uuid, log) if isinstance(command, QueueAdd) else None

@@ -151,7 +151,7 @@ def connection_options(function: Callable[..., Any], *, without: tuple[str, ...]
 
 def ha_admin_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """The option --ha-admin."""
-    return click.option("--ha-admin", is_flag=True, help="Also connect to a backup (read only).")(function)
+    return click.option("--ha-admin", is_flag=True, help="Also connect to a backup.")(function)
 
 
 data_dir_option = click.option(

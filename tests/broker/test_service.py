@@ -54,11 +54,16 @@ def test_a_backup_turns_a_client_away_without_a_word_and_serves_an_administrator
 def test_a_backup_names_the_primary_when_it_refuses() -> None:
     with bench(clustered=True, start=False) as b:
         b.logs[LOCAL].become("standalone")
+        b.logs[CLUSTER].become("active")
+        assert b.client(ADMIN).request("CREATE", "queue", "mine", {"replicate": "none"})[0] == 201
         b.logs[CLUSTER].become("ready", "other:5672")
         admin = b.client(ADMIN)
-        assert "other:5672" in admin.request("CREATE", "queue", "q", {"replicate": "all"})[1]
+        for level in ("all", "none"):
+            status, text, _ = admin.request("CREATE", "queue", "q", {"replicate": level})
+            assert (status, "other:5672" in text) == (409, True), "no client could use it here, whatever its level"
         assert "other:5672" in admin.receiver("q").remote_condition.description
-        assert admin.request("CREATE", "queue", "mine", {"replicate": "none"})[0] == 201, "what is its own it may change"
+        assert admin.request("UPDATE", "queue", "mine", {"arguments": {"qpid.max_count": 5}})[0] == 200
+        assert admin.request("DELETE", "queue", "mine")[0] == 204, "what is its own it may change"
 
 
 def test_opens_and_the_links_behind_them_wait_while_a_primary_recovers() -> None:

@@ -313,9 +313,11 @@ def test_on_a_backup_only_an_administrator_reads_and_nobody_changes(three: Clust
     assert ran.err.startswith("qpid-config: ")
     assert "Queue Name" in ok("qpid-config", "-b", backup.address, "--ha-admin", "queues")
     assert json_of("qpid-stat", "-b", backup.address, "--ha-admin", "-g")[0]["cluster"] == "ready"
-    ran = run("qpid-config", "-b", backup.address, "--ha-admin", "add", "queue", "q2")
-    assert ran.status == REFUSED
-    assert f"only the primary can change replicated objects; send it to the primary, {three.primary().address}" in ran.err
+    for level in ("all", "none"):
+        ran = run("qpid-config", "-b", backup.address, "--ha-admin", "add", "queue", "q2", "--replicate", level)
+        assert ran.status == REFUSED, "whatever the level, no client could use it there"
+        assert "only the primary can create objects, because only there clients can use them; send it to the primary" in ran.err
+        assert ran.err.endswith(f"{three.primary().address}\n")
 
 
 # ---- qpid-stat
