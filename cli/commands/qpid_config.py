@@ -82,7 +82,7 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
             ("--replicate",),
             {"metavar": "LEVEL", "help": "Replication level: none, configuration (definition only) or all (messages too)."},
         ),
-        (("--durable",), {"is_flag": True, "help": "Survive a restart of the broker."}),
+        (("--durable",), {"is_flag": True, "help": "Accepted for old scripts: every queue survives a restart."}),
         (("--alternate-exchange",), {"metavar": "NAME", "help": "Exchange that gets dead letters."}),
         (("--argument", "arguments"), {"metavar": "N=V", "multiple": True, "help": "Another argument. May be repeated."}),
         (("--max-queue-size",), size | {"help": "Maximum bytes on the queue."}),

@@ -64,6 +64,10 @@ def test_what_is_no_size_is_refused_with_the_forms_that_are_allowed(given: str) 
     assert f"{given!r} is not a size from 0 to 9223372036854775807: write a whole number of bytes, or one with k, M" in ran.err
 
 
+def test_the_help_promises_nothing_of_durable_that_other_queues_have_not() -> None:
+    assert "every queue survives a restart" in " ".join(run("qpid-config", "--help").out.split())
+
+
 def test_without_words_there_is_an_overview(broker: Any) -> None:
     assert run("qpid-config", "-b", broker.name).out.splitlines() == [
         "Total Exchanges: 3",
