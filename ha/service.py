@@ -354,9 +354,10 @@ class Process:
         """Listen on this port of every interface; returns the port."""
         for interface in interfaces or self.settings.interface:
             if option == "--admin-port":
-                port = listen(self.reactor, factory, number, interface, option, urgent=True)
+                port = listen(self.reactor, factory, number, interface, (option, "--admin-interface"), urgent=True)
             else:
-                port = listen(self.reactor, factory, number, interface, option, share=self.broker.admission.share)
+                options = option, "--interface"
+                port = listen(self.reactor, factory, number, interface, options, share=self.broker.admission.share)
             self._ports.append(port)
             where: Any = port.getHost()
             number = where.port

@@ -203,13 +203,14 @@ def listen(
     factory: ServerFactory,
     port: int,
     interface: str,
-    option: str = "--port",
+    options: tuple[str, str] = ("--port", "--interface"),
     *,
     urgent: bool = False,
     share: Share | None = None,
 ) -> IListeningPort:
     """Listen; CannotListen with a text for people when the port is taken or the interface is not there. `urgent`: before other
-    sockets, where the reactor can do that. `share`: what accepting has of a turn; without it, the port makes pauses."""
+    sockets, where the reactor can do that. `options`: those for port and interface. `share`: what accepting has of a turn;
+    without it, the port makes pauses."""
     try:
         if not isinstance(reactor, PosixReactorBase):
             return reactor.listenTCP(port, factory, backlog=_BACKLOG, interface=interface)
@@ -225,5 +226,5 @@ def listen(
     except CannotListenError as error:
         why = error.socketError.strerror if isinstance(error.socketError, OSError) else str(error.socketError)
         raise CannotListen(
-            f"cannot listen on {interface}:{port}: {why}; choose another {option} or --interface, or stop what uses it"
+            f"cannot listen on {interface}:{port}: {why}; choose another {' or '.join(options)}, or stop what uses it"
         ) from None

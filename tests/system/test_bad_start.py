@@ -176,6 +176,8 @@ def test_a_port_in_use_is_told_with_what_to_do(tmp_path: Path, running: BrokerPr
         f"cannot listen on 127.0.0.1:{running.port}: Address already in use; "
         "choose another --port or --interface, or stop what uses it"
     )
+    said = refusal("--port", 0, "--admin-port", running.port, "--data-dir", tmp_path / "store")
+    assert "Address already in use; choose another --admin-port or --admin-interface, or stop what uses it" in said
     with standalone(tmp_path) as broker:
         assert broker.state() == "standalone", "the store that was made meanwhile serves"
 
