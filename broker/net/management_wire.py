@@ -164,7 +164,7 @@ class Wire(Protocol):
         if not self._heard and not self._login.encrypted:
             how += f"; {PERHAPS_TLS}"
         elif not self.opened.called and not self._admin:
-            how += "; a backup does this to clients: name all the brokers, or use --ha-admin"
+            how += "; a backup, or a broker that is being drained, does this to clients: name all the brokers, or use --ha-admin"
         return how
 
     def _fail_opening(self) -> None:

@@ -301,6 +301,7 @@ def test_a_drain_by_login_and_over_tls_is_cancelled_without_naming_its_target(tm
         leaving, target = (f"{before}ann@127.0.0.1:{port}" for port in (old_port, new_port))
         assert drain(leaving, target, *map(str, login)).status == 0
         assert ask(old.address, "QUERY", "drain")["items"][0]["leaving"]
+        assert "a broker that is being drained, does this to clients" in run("qpid-stat", "-g", "-b", old.address).err
         found = run("qpid-drain", "--from", leaving, "--cancel", *login)
         assert found.status == 0, found
         assert not ask(old.address, "QUERY", "drain")["items"][0]["leaving"]
