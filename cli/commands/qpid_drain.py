@@ -209,7 +209,8 @@ def _cancel(leaving: options.Target, store: Path | None, named: tuple[str, ...],
     if form == "json":
         click.echo(json.dumps({"event": "end", "drain": found.drain, "moved": found.moved, "back": found.back}))
     elif found.drain:
-        click.echo(f"the broker serves again, with {found.back} messages; {found.moved} stay at the target")
+        moved = "those that have moved" if found.moved is None else found.moved
+        click.echo(f"the broker serves again, with {found.back} messages; {moved} stay at the target")
     else:
         click.echo(f"the broker does not leave; it has {found.back} messages")
 

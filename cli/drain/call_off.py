@@ -30,10 +30,12 @@ _TRIES = 50
 
 @dataclass
 class Back:
-    """The result: `moved` messages are at the target for good, `back` messages are served again by the source."""
+    """The result: `moved` messages are at the target for good, `back` messages are served again by the source. `moved` is None
+    if a target does not know any more how many it has, because the drain was complete or an earlier attempt got this far.
+    """
 
     drain: str = ""
-    moved: int = 0
+    moved: int | None = 0
     back: int = 0
 
 
@@ -48,7 +50,7 @@ class CallOff:
 
     async def run(self) -> Back:
         """Cancel the drain. Refused if `targets` are not the targets of this drain, or if another drain keeps running."""
-        found = Back()
+        found, held = Back(), dict[int, int | None]()
         for _ in range(_TRIES):
             status = dict((await self._source.ask("QUERY", "drain"))["items"][0])
             if not status["leaving"]:
@@ -58,10 +60,11 @@ class CallOff:
             await self._must_be_targets(status)
             try:
                 await self._source.ask("HALT", "drain", "", body)
-                for target in self._targets:
-                    held = await self._settle(target, found.drain)
-                    await target.ask("RELEASE", "drain", "", body | {"held": held})
-                    found.moved += held
+                for at, target in enumerate(self._targets):
+                    settled = await self._settle(target, found.drain)
+                    held[at] = held.get(at) if settled is None else settled
+                    await target.ask("RELEASE", "drain", "", body | {"held": settled or 0})
+                complete = bool(status["released"])
                 status = await self._source.ask("REOPEN", "drain", "", body)
             except ManagementError as error:
                 if error.status != 409:
@@ -72,7 +75,10 @@ class CallOff:
             for target in self._targets:
                 await target.ask("FORGET", "drain", "", body)
             found.back = int(status["messages"])
-            self._tell("reopened", {"drain": found.drain, "moved": found.moved, "back": found.back})
+            known = [count for count in held.values() if count is not None]
+            found.moved = None if complete or len(known) < len(held) else sum(known)
+            moved = {} if found.moved is None else {"moved": found.moved}
+            self._tell("reopened", {"drain": found.drain} | moved | {"back": found.back})
             return found
         raise endings.Refused("the drain cannot be cancelled while another qpid-drain runs: stop that first")
 
@@ -83,10 +89,12 @@ class CallOff:
             given = ", ".join(address for target in self._targets for address in target.addresses)
             raise endings.Refused(f"{known}, and {given} is {identity}: name the right one with --to")
 
-    async def _settle(self, target: Side, drain: str) -> int:
-        """Remove from the source the messages that a target holds. Returns their number."""
-        total = 0
-        for queue, store in (await origins_there(target, drain)).items():
+    async def _settle(self, target: Side, drain: str) -> int | None:
+        """Remove from the source the messages that a target holds. Returns their number; None if it has released the drain."""
+        total, origins = 0, await origins_there(target, drain)
+        if origins is None:
+            return None
+        for queue, store in origins.items():
             held = await held_there(target, drain, queue)
             total += held.count
             for runs in _portions(held.runs()):
@@ -100,16 +108,16 @@ async def identity_of(side: Side) -> str:
     return str(view.get("clusterId") or view["brokerId"])
 
 
-async def origins_there(target: Side, drain: str) -> dict[str, str]:
-    """The names of the queues that were announced to a target, and the store of each, "" if it does not say so. No queues
-    if it has released the drain.
+async def origins_there(target: Side, drain: str) -> dict[str, str] | None:
+    """The names of the queues that were announced to a target, and the store of each, "" if it does not say so. None if it
+    has released the drain.
     """
     queues: dict[str, str] = {}
     body = {"drain": drain, "after": ""}
     while True:
         answer = await target.ask("ORIGINS", "drain", "", body)
         if answer["released"]:
-            return {}
+            return None
         queues |= dict(zip(answer["queues"], answer.get("stores") or [""] * len(answer["queues"]), strict=True))
         if "next" not in answer:
             return queues

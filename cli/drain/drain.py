@@ -573,7 +573,7 @@ class Drain:
     async def _count_held(self, side: Side, drain: str) -> None:
         """Before a target forgets it, add to the result what earlier drainers have moved there."""
         held = Counter[str]()
-        for queue in await origins_there(side, drain):
+        for queue in await origins_there(side, drain) or ():
             answer = await side.ask("HELD", "drain", "", {"drain": drain, "queue": queue, "after": _BEHIND_ALL})
             held[store_and_queue(queue)[1]] += int(answer["count"])
         names = {str(queue["uuid"]): str(queue["name"]) for queue in await self._source.items("queue")}

@@ -270,7 +270,8 @@ def test_a_store_whose_broker_does_not_run_is_drained_marked_and_deleted_when_th
         assert {each["name"]: each["checksum"] for each in mark["queues"]} == sums
         check_account(new.address)
         found = run("qpid-drain", "--store", old.store, "--cancel")
-        assert found.out.splitlines()[-1:] == ["the broker serves again, with 0 messages; 0 stay at the target"], str(found)
+        told = "the broker serves again, with 0 messages; those that have moved stay at the target"
+        assert found.out.splitlines()[-1:] == [told], "the target has forgotten how many they are"
         old.start()
         old.wait_for("standalone")
         assert send(old.address, "orders", [message("orders", 0)]) == 1, "the mark is stale, and counts no more"
