@@ -537,9 +537,10 @@ class Checks:
             self.history.let_expire(queue.keys[sequence])
         method(due, messages, sequences)
 
-    def _stirs(self, method: Any, terminus: QueueTerminus, *arguments: Any, **named: Any) -> None:
-        method(terminus, *arguments, **named)
+    def _stirs(self, method: Any, terminus: QueueTerminus, *arguments: Any, **named: Any) -> Any:
+        result = method(terminus, *arguments, **named)
         self.lifetimes.stirs(terminus)
+        return result
 
     # ---- observers of what is given out
 
