@@ -27,10 +27,15 @@ def parse_span(text: str, option: str) -> int:
 def parse_moment(text: str, now_ms: int, option: str) -> int:
     """`now`, an ISO 8601 time (UTC without an offset), or an age, for example `15m`, in ms since 1970, which is the
     earliest. WrongUsage otherwise."""
+    return max(0, moment_of(text, now_ms, option))
+
+
+def moment_of(text: str, now_ms: int, option: str) -> int:
+    """The same, but negative before 1970."""
     if text == "now":
         return now_ms
     if age := LENGTH.fullmatch(text.strip()):
-        return max(0, now_ms - int(age[1]) * UNITS[age[2]])
+        return now_ms - int(age[1]) * UNITS[age[2]]
     try:
         moment = datetime.fromisoformat(text)
         moment_s = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
@@ -38,4 +43,4 @@ def parse_moment(text: str, now_ms: int, option: str) -> int:
         raise WrongUsage(
             f"{option} {text} is not a time: write 2026-01-02T15:04:05Z, or 15m for a quarter of an hour ago, or now"
         ) from None
-    return max(0, int(moment_s * 1000))
+    return int(moment_s * 1000)

@@ -122,7 +122,7 @@ def failover(candidate: str | None, form: str, **given: Any) -> None:
     from broker.client import ManagementError
 
     target = options.target(given, admin=True)
-    chosen = urls.parse(candidate).names if candidate else ()
+    chosen = urls.parse(candidate).names if candidate is not None else ()
     if len(chosen) > 1:
         raise click.UsageError("--candidate takes one broker")
 

@@ -14,6 +14,7 @@ from broker.core import urls
 from cli import endings, options
 from cli.commands.ha_cluster import ask, ha_command, primary_of, view_of
 from cli.output import show_json
+from ha.core.cluster_settings import MAX_PRIORITY
 
 _PACEMAKER = "pacemaker"
 """The kind of the agent for Pacemaker, which is no plug-in of ours."""
@@ -83,7 +84,12 @@ def resume(form: str, **given: Any) -> None:
 
 @ha_command("tag")
 @click.argument("address")
-@click.option("--priority", type=int, help="Among backups with equally new logs, the highest priority is promoted. [0]")
+@click.option(
+    "--priority",
+    type=click.IntRange(-MAX_PRIORITY, MAX_PRIORITY),
+    metavar="N",
+    help="Among backups with equally new logs, the highest priority is promoted. [0]",
+)
 @click.option("--nofailover/--failover", default=None, help="Forbid or allow cluster managers to promote it.")
 @click.option(
     "--site",

@@ -30,6 +30,8 @@ EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
 _TYPES = ("broker", "queue", "exchange", "binding", "connection", "subscription", "ha", "history", "acl", "drain", "route")
 _POLICIES = ("QueuePolicy", "TopicPolicy")
 _REPLICATED = ("all", "configuration")
+_LARGEST = (1 << 63) - 1
+"""The largest signed number of AMQP."""
 
 _ARGUMENTS = {
     "max_queue_size": ("qpid.max_size", int),
@@ -75,7 +77,7 @@ def _argument(value: str) -> tuple[str, Any]:
 
 def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options, in groups for the reader."""
-    size, once = {"metavar": "BYTES", "type": Bytes(0)}, {"metavar": "N", "type": click.IntRange(0)}
+    size, once = {"metavar": "BYTES", "type": Bytes(0)}, {"metavar": "N", "type": click.IntRange(0, _LARGEST)}
     table: Sequence[tuple[tuple[str, ...], dict[str, Any]]] = (
         (("-r", "--recursive"), {"is_flag": True, "help": "Also show the bindings."}),
         (
@@ -104,7 +106,10 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         (("--force-if-not-empty",), {"is_flag": True, "help": "del queue: even if it has messages."}),
         (("--force-if-used",), {"is_flag": True, "help": "del queue: even if it has consumers."}),
-        (("--count",), {"metavar": "N", "type": click.IntRange(1), "help": "purge, move, reroute: maximum number of messages."}),
+        (
+            ("--count",),
+            {"metavar": "N", "type": click.IntRange(1, _LARGEST), "help": "purge, move, reroute: maximum number of messages."},
+        ),
         (
             ("--filter", "selector"),
             {"metavar": "SELECTOR", "help": "purge, move, reroute: only messages that match this selector."},

@@ -205,18 +205,29 @@ def bootstrap(force: bool, form: str, **given: Any) -> None:
     _show_promoted(answer, target.url.names[0], form)
 
 
+def _must_be_a_time(text: str) -> None:
+    from ha.core.cluster_settings import BadSetting, moment
+
+    try:
+        moment(text)
+    except BadSetting as error:
+        raise click.UsageError(f"--scheduled: {error}") from None
+
+
 @ha_command("switchover")
 @click.option("--candidate", metavar="BROKER", help="Backup that takes over. Default: the ready backup with the newest log.")
 @click.option("--scheduled", metavar="TIME", help="Switch over at this time, as in 2026-01-31T04:00:00Z.")
 @click.option("--cancel", is_flag=True, help="Cancel the scheduled switchover.")
 def switchover(candidate: str | None, scheduled: str | None, cancel: bool, form: str, **given: Any) -> None:
     """Hand over from the primary to a backup as planned. No message is lost."""
-    chosen = urls.parse(candidate) if candidate else None
+    chosen = urls.parse(candidate) if candidate is not None else None
     if chosen is not None and len(chosen.addresses) != 1:
         raise click.UsageError("--candidate takes one broker")
-    if scheduled and cancel:
+    if scheduled is not None and cancel:
         raise click.UsageError("--scheduled and --cancel exclude each other")
-    if scheduled or cancel:
+    if scheduled is not None:
+        _must_be_a_time(scheduled)
+    if scheduled is not None or cancel:
         ha_settings.set_in_cluster(
             given, form, setting="switchover", at=scheduled or "", candidate=chosen.names[0] if chosen else ""
         )

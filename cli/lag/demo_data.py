@@ -69,7 +69,7 @@ def _shape(asked: dict[str, Any], now_ms: int) -> Any:
     """The requested shape. WrongUsage, or a usage error, if it is not possible."""
     from spark_analytics.demo_data import FEWEST_SLOTS, Shape
     from spark_analytics.errors import WrongUsage
-    from spark_analytics.times import MINUTE, parse_moment, parse_span
+    from spark_analytics.times import MINUTE, moment_of, parse_span
 
     if asked["duration"] is not None and asked["seconds"] is not None:
         raise click.UsageError("give one of --duration and --seconds")
@@ -83,7 +83,7 @@ def _shape(asked: dict[str, Any], now_ms: int) -> Any:
             f"a story of {length_ms // 1000} s with a sample each {asked['interval']} is too short for all that happens, or no "
             f"whole number of intervals: at least {least} s, in whole {asked['interval']}"
         )
-    start_ms = parse_moment(asked["start"], now_ms, "--start") if asked["start"] else now_ms - length_ms
+    start_ms = moment_of(asked["start"], now_ms, "--start") if asked["start"] else now_ms - length_ms
     if not 0 <= start_ms <= now_ms:
         what = f"--start {asked['start']}" if asked["start"] else f"the begin of a story of {length_ms // 1000} s"
         raise WrongUsage(f"{what} is not in the past, from 1970 on: choose another --start, or a shorter --duration")

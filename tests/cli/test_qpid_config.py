@@ -64,6 +64,16 @@ def test_what_is_no_size_is_refused_with_the_forms_that_are_allowed(given: str) 
     assert f"{given!r} is not a size from 0 to 9223372036854775807: write a whole number of bytes, or one with k, M" in ran.err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["add", "queue", "new", f"--{option}", str(1 << 63)] for option in ("max-queue-count", "flow-stop-count")]
+    + [["purge", "q", "--count", str(1 << 63)]],
+)
+def test_a_number_that_amqp_cannot_carry_is_wrong_usage(words: list[str]) -> None:
+    ran = run("qpid-config", *words)
+    assert (ran.status, "9223372036854775808 is not in the range" in ran.err) == (2, True), ran.err
+
+
 def test_the_help_promises_nothing_of_durable_that_other_queues_have_not() -> None:
     assert "every queue survives a restart" in " ".join(run("qpid-config", "--help").out.split())
 

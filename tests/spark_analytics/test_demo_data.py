@@ -337,6 +337,8 @@ def test_a_story_that_cannot_be_is_refused_in_one_line_and_nothing_is_written(tm
         (*output, "--interval", "7s"): "is not a whole fraction of a minute",
         (*output, "--duration", "soon"): "--duration soon is not a length of time",
         (*output, "--start", "9999-01-01T00:00:00Z"): "--start 9999-01-01T00:00:00Z is not in the past",
+        (*output, "--start", "1800-01-01T00:00:00Z"): "--start 1800-01-01T00:00:00Z is not in the past, from 1970 on",
+        (*output, "--start", "99999d"): "--start 99999d is not in the past, from 1970 on",
         (*output, "--duration", "99999d"): "the begin of a story of 8639913600 s is not in the past, from 1970 on",
         (*output, "--duration", "3650d", "--queues", "5000"): "choose another --output, a longer --interval, or fewer --queues",
     }
