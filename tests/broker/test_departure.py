@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import proton
@@ -336,6 +338,13 @@ def test_a_record_that_does_not_fit_changes_nothing(full: bool, monkeypatch: pyt
         assert ask(b, "LEAVE", to=TO, spread=0)[0] == (409 if full else 200)
         client.send(link, 1) if full else None
         assert statuses(client, link) == ([ACCEPTED] if full else [])
+
+
+def test_the_page_on_management_lists_every_attribute_of_a_drain() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/management.md").read_text()
+    row = next(line for line in page.splitlines() if line.startswith("| `QUERY` | `drain` |"))
+    with bench() as b:
+        assert sorted(set(left(b)).difference(re.findall(r"\w+", row))) == []
 
 
 def test_messages_that_are_larger_than_a_target_takes_are_told_before_anything_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
