@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -169,6 +170,10 @@ def command(form: str, **options: Any) -> None:
     the exit code is 0 if all did, and 1 if not. Ctrl-C ends the sending; messages on their way are still received and counted.
     """
     settings = read(options, os.environ)
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:  # the clients' processes are told by a socket in it what to do
+        raise SettingsError("no folder for temporary files can be written: name one in TMPDIR") from None
     for signaled in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signaled, signal.default_int_handler)
     logging.getLogger("proton").setLevel(logging.CRITICAL)  # the errors below report the same

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import fields
@@ -12,10 +14,11 @@ import pytest
 
 from broker.core.sasl_client import Login
 from cli.options import Target
+from cli.programs import MODULES
 from cli.verify.clients import Setting
 from cli.verify.qpid_verify import read
 from resource_manager.net.probe import Line
-from tests.cli.running import run
+from tests.cli.running import LONGEST_S, environment, run
 
 
 @pytest.mark.parametrize(
@@ -38,6 +41,16 @@ def test_what_is_wrong_with_the_options_is_said_in_one_line(words: list[str], te
     ran = run("qpid-verify", *words)
     assert ran.status == 2
     assert text in ran.err
+
+
+def test_without_a_folder_for_temporary_files_it_does_not_end_as_if_a_message_were_lost() -> None:
+    """As in a container with a read-only root; here, because no file may have a byte."""
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); main()"
+    program = f"from {MODULES['qpid-verify']} import main; {limited}"
+    command = [sys.executable, "-c", program, "-b", "127.0.0.1:1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, env=environment(), check=False)
+    told = "qpid-verify: no folder for temporary files can be written: name one in TMPDIR (see qpid-verify --help)\n"
+    assert (done.returncode, done.stderr) == (2, told)
 
 
 def test_a_password_is_taken_from_a_file_and_is_not_shown_in_an_error(tmp_path: Path) -> None:
