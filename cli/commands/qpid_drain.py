@@ -174,7 +174,7 @@ def _leaving(source: str | None, targets: tuple[str, ...], given: dict[str, Any]
 
 
 def _cancel(leaving: options.Target, store: Path | None, named: tuple[str, ...], given: dict[str, Any], form: str) -> None:
-    """Cancel the drain. If no targets are `named`, the broker's own record has their addresses; they are reached as it is."""
+    """Cancel the drain. If no targets are `named`, the broker's own record has their addresses (`_reached`)."""
     from cli.drain.call_off import Back, CallOff
     from cli.drain.orphan import Orphan
 
@@ -190,9 +190,9 @@ def _cancel(leaving: options.Target, store: Path | None, named: tuple[str, ...],
             (status,) = (await left.ask("QUERY", "drain"))["items"]
             if not status["leaving"]:
                 return Back(back=int(status["messages"]))
-            targets += [Side(clock, each, "target") for each in taking or _recorded(leaving, status["to"], status["sizes"])]
-            if not named:
-                await _must_be_reached(targets)
+            targets += [Side(clock, each, "target") for each in taking]
+            for each in () if named else _recorded(leaving, status["to"], status["sizes"]):
+                await _reached(clock, each, targets)
             found = await CallOff(clock, left, targets, _teller(form)).run()
             if isinstance(left, Orphan):
                 left.unmark()
@@ -224,14 +224,21 @@ def _recorded(leaving: options.Target, addresses: list[str], sizes: list[int]) -
     return [leaving.at(*islice(rest, size)) for size in sizes or [len(addresses)]]
 
 
-async def _must_be_reached(targets: list[Side]) -> None:
-    """Unreachable if the recorded targets cannot be reached like the source."""
+async def _reached(clock: Clock, target: options.Target, sides: list[Side]) -> None:
+    """Add the side of a recorded target. Where the login and encryption of the source do not do, it may need neither: a password
+    is never sent in the clear because of that. Unreachable.
+    """
+    bare = tuple(replace(address, transport=urls.TCP) for address in target.url.addresses)
+    sides.append(Side(clock, target, "target"))
     try:
-        for side in targets:
-            await side.client()
+        await sides[-1].client()
     except endings.Unreachable as error:
-        hint = "if its addresses have changed, or it needs another login or encryption, name it with --to"
-        raise endings.Unreachable(f"{error}; {hint}") from None
+        sides[-1] = Side(clock, replace(target, url=urls.Url(bare), mechanism=""), "target")
+        try:
+            await sides[-1].client()
+        except endings.Unreachable:
+            hint = "if its addresses have changed, or it needs another login or encryption, name it with --to"
+            raise endings.Unreachable(f"{error}; {hint}") from None
 
 
 def _check_names(leaving: tuple[str, ...], taking: list[str]) -> None:
