@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,10 +75,13 @@ class ManagementError(ClientError):
 
 
 class NoPrimary(ConnectError):
-    """None of these brokers is the primary; `said` maps each one's `host:port` to its answer."""
+    """None of these brokers is the primary; `said` maps each one's `host:port` to its answer. `refused` names those that are
+    there, but refuse this client, or are in no cluster: another attempt will find nothing else there.
+    """
 
-    def __init__(self, said: Mapping[str, str]) -> None:
+    def __init__(self, said: Mapping[str, str], refused: Iterable[str] = ()) -> None:
         self.said = dict(said)
+        self.refused = tuple(refused)
         super().__init__("no primary among " + ", ".join(f"{name} ({text})" for name, text in self.said.items()))
 
 
@@ -288,6 +291,7 @@ class _Search:
         self.found: Deferred[ManagementClient] = Deferred(lambda _: self._drop_all())
         self._reactor = reactor
         self._said = {address.name: "not asked" for address in addresses}
+        self._refused: list[str] = []
         self._asking: dict[str, Deferred[None]] = {}
         self._silent = dict.fromkeys(self._said)
         self._primaries: list[tuple[int, ManagementClient]] = []
@@ -306,6 +310,7 @@ class _Search:
             self._said[name] = str(view.get("status", "no status"))
             if self._said[name] == "standalone" and len(self._said) > 1:
                 self._said[name] = "standalone: it is in no cluster (--ha-cluster yes)"
+                self._refused.append(name)
             if self._said[name] in ("active", "standalone"):
                 self._primaries.append((int(view.get("epoch") or 0), clients.pop()))
 
@@ -313,6 +318,8 @@ class _Search:
             if not isinstance(failure.value, ClientError | CancelledError):
                 failure.raiseException()
             self._said[name] = str(failure.value).removeprefix(f"{name}: ")
+            if isinstance(failure.value, Denied | ManagementError):
+                self._refused.append(name)
 
         def done(_: None) -> None:
             for client in clients:
@@ -336,7 +343,7 @@ class _Search:
         if self._grace is not None and self._grace.active():
             self._grace.cancel()
         if not self._primaries:
-            self.found.errback(NoPrimary(self._said))
+            self.found.errback(NoPrimary(self._said, self._refused))
             return
         best = max(self._primaries, key=lambda found: found[0])
         self._primaries.remove(best)

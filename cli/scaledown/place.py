@@ -19,7 +19,7 @@ from twisted.internet.defer import FirstError, ensureDeferred, gatherResults
 from twisted.internet.error import ProcessDone
 from twisted.internet.protocol import ProcessProtocol
 
-from broker.client import ClientError, Denied, ManagementError
+from broker.client import ClientError, Denied, ManagementError, NoPrimary
 from broker.options import SettingsError
 from cli.options import Target
 from cli.scaledown.steps import Do, Store
@@ -128,8 +128,8 @@ async def _asked(reactor: Any, target: Target) -> Answer:
         return Answer(denied=str(error))
     except ManagementError as error:
         return Answer() if error.status in _NO_DRAINS else Answer(denied=f"{', '.join(target.url.names)}: {error}")
-    except ClientError:
-        return Answer()  # the broker is down for a restart or an upgrade
+    except ClientError as error:  # it is down for a restart or an upgrade, unless one of its addresses refuses us
+        return Answer(denied=str(error) if isinstance(error, NoPrimary) and error.refused else "")
     finally:
         if client is not None:
             client.abort()

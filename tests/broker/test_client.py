@@ -370,3 +370,13 @@ async def test_without_a_primary_the_error_says_what_each_broker_said(peers: Any
     with pytest.raises(NoPrimary) as error:
         await find_primary(reactor, [backup, nobody()])
     assert error.value.said == {backup.name: "ready", "127.0.0.1:1": "connection refused"}
+    assert error.value.refused == ()
+
+
+@pytest_twisted.ensureDeferred
+async def test_without_a_primary_it_is_known_who_will_refuse_the_next_attempt_too(peers: Any) -> None:
+    backup, alone = peers(ha=READY), peers(ha={"status": "standalone"})
+    strict = peers(answers={"QUERY ha": [403, "ann may not", None]})
+    with pytest.raises(NoPrimary) as error:
+        await find_primary(reactor, [backup, alone, strict, nobody()])
+    assert sorted(error.value.refused) == sorted([alone.name, strict.name])

@@ -175,7 +175,7 @@ def test_a_broker_that_does_not_let_the_controller_in_is_not_taken_for_one_that_
         return found.status, [(each["event"], each.get("why", "")) for each in events if each["event"] != "wanted"]
 
     def by(user: str, password: str) -> tuple[int, list[tuple[str, str]]]:
-        return once(*words(ports[0], f"{user}@"), "--password-file", str(tmp_path / password))
+        return once(*words(ports[0], user if "@" in user else f"{user}@"), "--password-file", str(tmp_path / password))
 
     def leaves() -> bool:
         return bool(ask(wanted.address, "QUERY", "drain")["items"][0]["leaving"])
@@ -189,6 +189,8 @@ def test_a_broker_that_does_not_let_the_controller_in_is_not_taken_for_one_that_
             (by("ann", "wrong"), "the broker does not let this login in"),
             (by("bob", "right"), "bob@QPID may not: access query schemaclass=drain"),
             (once(*over_tls), "certificate is not trusted"),
+            (by("ann@127.0.0.1:1,", "wrong"), "the broker does not let this login in"),
+            (once(*words(ports[0], "127.0.0.1:1,")), "standalone: it is in no cluster"),
         ):
             assert (status, [event for event, _ in events]) == (1, ["denied"]), reason
             assert reason in events[0][1]
