@@ -172,7 +172,10 @@ class Primary:
         if handover is not None and not handover.quieting and now >= handover.level_by:
             self._call_off(self._distance(handover.candidate, self._member.settings.transfer_timeout_s / 2))
         elif handover is not None and now >= handover.deadline:
-            self._call_off(f"{handover.candidate} has not taken over within {self._member.settings.transfer_timeout_s:g} s")
+            member = self._member
+            held_up = handover.sent_at is None and member.durable_index < member.log.last_index
+            why = ": the disk of the primary has not taken its last batches (it may be full, or slow)" if held_up else ""
+            self._call_off(f"{handover.candidate} has not taken over within {member.settings.transfer_timeout_s:g} s{why}")
         self._ask_witness(now)
         self._check_quorum(now)
 
