@@ -12,6 +12,7 @@ import os
 import socket
 import uuid
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,14 @@ _CALL_S = 10.0
 
 
 _file = partial(click.option, type=click.Path(path_type=Path), metavar="FILE")
+
+
+def _interface(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """An IP address to listen on; `localhost` is 127.0.0.1."""
+    try:
+        return str(ip_address("127.0.0.1" if value == "localhost" else value))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not an IP address (0.0.0.0 or :: stand for all)", ctx, param) from None
 
 
 @click.command(context_settings=options.CONTEXT)
@@ -70,6 +79,13 @@ _file = partial(click.option, type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--delete-released", is_flag=True, help="Delete a store, or its claim, when it is empty and released.")
 @click.option("--once", is_flag=True, help="Poll once and end: exit code 0 if every unwanted store is released, else 1.")
 @click.option("--probe-port", type=click.IntRange(0, 65535), metavar="PORT", help="Answer GET /livez on this port.")
+@click.option(
+    "--probe-interface",
+    callback=_interface,
+    default="127.0.0.1",
+    metavar="IP",
+    help="IP address on which --probe-port listens. [127.0.0.1]",
+)
 @click.option("--api-server", "server", metavar="URL", help="API server, as https://host:6443. [default: the pod's own]")
 @_file("--api-token-file", "token_file", help="File with the bearer token. [default: the pod's own]")
 @_file("--api-ca-file", "ca_file", help="CA certificates of the API server. [default: the pod's own]")
@@ -88,7 +104,8 @@ def command(form: str, **given: Any) -> None:
     controllers, one acts.
     """
     own = {name: given.pop(name) for name in (*_FOLDER, *_KUBERNETES, "namespaces", "brokers", "targets")}
-    how = {name: given.pop(name) for name in ("parallel", "poll", "delete_released", "once", "probe_port")}
+    how = {name: given.pop(name) for name in ("parallel", "poll", "delete_released", "once")}
+    probes = given.pop("probe_port"), given.pop("probe_interface")
     _must_make_sense(own)
     for url in own["targets"]:
         options.target(given | {"broker": url}, admin=True, name="to")  # raises if the URL cannot be a target
@@ -118,8 +135,8 @@ def command(form: str, **given: Any) -> None:
         ]
         for each in acting:
             reactor.addSystemEventTrigger("before", "shutdown", each.close)
-        if how["probe_port"] is not None:
-            _answer_probes(reactor, how["probe_port"], lambda: all(each.alive for each in acting))
+        if probes[0] is not None:
+            _answer_probes(reactor, *probes, lambda: all(each.alive for each in acting))
         try:
             done = await gatherResults([ensureDeferred(each.run()) for each in acting], consumeErrors=True)
         except FirstError as error:
@@ -213,9 +230,10 @@ def _text(fact: Any) -> str:
     return ", ".join(map(str, fact)) if isinstance(fact, list) else str(fact)
 
 
-def _answer_probes(reactor: Any, port: int, alive: Any) -> None:
+def _answer_probes(reactor: Any, port: int, interface: str, alive: Any) -> None:
     from twisted.web import http
 
+    from broker.net.listener import CannotListen, listen
     from broker.net.probes import Probes
 
     def answer(path: str, health: bool) -> tuple[int, str] | None:
@@ -223,7 +241,10 @@ def _answer_probes(reactor: Any, port: int, alive: Any) -> None:
             return None
         return (http.OK, "it looks") if health else (http.SERVICE_UNAVAILABLE, "no look has succeeded for two minutes")
 
-    listening = reactor.listenTCP(port, Probes(reactor, alive, answer))
+    try:
+        listening: Any = listen(reactor, Probes(reactor, alive, answer), port, interface, ("--probe-port", "--probe-interface"))
+    except CannotListen as error:
+        raise endings.Refused(str(error)) from None
     click.echo(f"Probes on TCP port {listening.getHost().port}", err=True)
 
 

@@ -5,6 +5,7 @@ There are no brokers. The test is the kubelet, and says how drainers end."""
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -363,6 +364,7 @@ async def test_a_password_in_the_annotation_of_a_set_is_shown_nowhere(server: An
         (("--namespace", "a", "--api-server", "http://far:1"), "over http a stranger could answer for far"),
         (("--namespace", "a", "--brokers", "h:1"), "--brokers needs {ordinal}"),
         (("--api-server", "https://h:1"), "--api-server goes with --namespace"),
+        (("--namespace", "a", "--probe-interface", "far"), "'far' is not an IP address"),
         ((), "--stores is needed, or --namespace"),
         (("--stores", "."), "--replicas-file is needed, or --namespace"),
     ],
@@ -394,3 +396,18 @@ def test_a_file_of_replicas_that_is_not_there_is_told(tmp_path: Path) -> None:
     found = run("qpid-scaledown", *words, "--once")
     assert found.status == 1
     assert f"there is no file {absent}; write the number of brokers that are wanted into it" in found.err
+
+
+def test_probes_are_answered_on_loopback_and_a_port_in_use_is_told_in_a_line(tmp_path: Path) -> None:
+    """Breaks when everybody on the network may ask, or a port in use ends in a traceback."""
+    replicas = tmp_path / "replicas"
+    replicas.write_text("1\n")
+    words = ["--stores", tmp_path, "--replicas-file", replicas, "--brokers", "127.0.0.1:{5672+ordinal}", "--to", "127.0.0.1:1"]
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        found = run("qpid-scaledown", *words, "--once", "--probe-port", port)
+    assert (found.status, found.err.count("\n")) == (1, 1)
+    assert f"cannot listen on 127.0.0.1:{port}: " in found.err
+    assert "choose another --probe-port or --probe-interface" in found.err
