@@ -195,8 +195,8 @@ class QueueTerminus:
         return True
 
     def resume(self) -> None:
-        """There is room again: give the producers the credit that was held."""
-        for producer in self.producers:
+        """There is room again: give the producers the credit that was held. A route may turn to another node meanwhile."""
+        for producer in list(self.producers):
             producer.resume()
 
     # ---- messages out

@@ -110,7 +110,7 @@ class Queues:
 
     def resume_all(self, ledger: Ledger) -> None:
         """The disk accepts writes again: let all producers to this ledger's queues and to exchanges continue."""
-        for terminus in self._termini.values():
+        for terminus in list(self._termini.values()):  # a route may turn to a queue that has none yet
             if terminus.ledger is ledger:
                 terminus.resume()
         waiting, self.wait_for_disk = self.wait_for_disk, {}

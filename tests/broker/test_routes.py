@@ -426,6 +426,24 @@ def test_a_route_that_is_older_than_its_destination_queue_goes_on_when_that_has_
     client.connection.close()
 
 
+def test_a_route_that_waits_for_room_in_its_queue_goes_on_towards_an_exchange_that_has_got_the_same_name(net: Network) -> None:
+    net.ask("b", "CREATE", "queue", "to", arguments={"qpid.flow_stop_count": 3, "qpid.flow_resume_count": 1})
+    net.route("b", "a", "to", "out")
+    net.send("a", "out", *range(4))
+    net.send("a", "out", *range(4, 1500))
+    waiting = net.brokers["b"].depth("to")
+    assert 3 < waiting < 1500, "the route gets no credit"
+    net.ask("b", "CREATE", "exchange", "to", exchangeType="fanout")
+    net.ask("b", "CREATE", "binding", exchange="to", queue="in", key="")
+    client = net.brokers["b"].client()
+    taken = client.receiver("to", credit=2000)
+    net.pass_time(1)
+    assert client.bodies(taken) == list(range(waiting))
+    assert net.bodies("b", "in") == list(range(waiting, 1500))
+    assert (net.item("b")["state"], net.item("b")["lastError"]) == ("Operational", "")
+    client.connection.close()
+
+
 def test_a_queue_of_the_same_name_is_another_one(net: Network) -> None:
     """Its sequences begin anew: what was held of the one before would be taken for it."""
     net.send("a", "out", *range(3))
