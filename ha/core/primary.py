@@ -366,12 +366,18 @@ class Primary:
             self.resigned = f"{member.me} {'is a learner now' if learns else 'has been removed from the cluster'}"
 
     def _raise_learner(self, progress: Progress) -> None:
-        """Make a learner that has caught up a voter (dissertation §4.2.1)."""
+        """Make a learner that has caught up a voter (dissertation §4.2.1). While it gets a snapshot it has not, however short
+        the log is.
+        """
         member = self._member
-        members = member.log.members
-        caught_up = member.commit_index - progress.match_index <= member.settings.ready_lag_batches
+        members, settings = member.log.members, member.settings
         learns = progress.address in members.learners and progress.address not in members.standby
-        if learns and caught_up and self.active and not (self._handover or self._changing):
+        if not learns or progress.pace is not Pace.REPLICATE:
+            return
+        lacks = member.commit_index - progress.match_index
+        lacks_bytes = member.log.bytes_between(progress.match_index, member.commit_index)
+        caught_up = lacks <= settings.ready_lag_batches and lacks_bytes <= settings.max_inflight_bytes
+        if caught_up and self.active and not (self._handover or self._changing):
             self._ask_for(members.with_voter(progress.address))
 
     def _check_quorum(self, now: float) -> None:

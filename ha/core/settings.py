@@ -20,6 +20,7 @@ class ReplicaSettings:
     `max_append_bytes`: the most batch bytes in one Append, unless one batch alone is larger.
     `max_inflight_bytes`, `max_inflight_batches`: the most that may be on its way to one backup without its answer.
     `ready_lag_batches`: a ready backup that is further behind the commit index is in catchup again.
+    A learner becomes a voter when it lacks at most `ready_lag_batches` and `max_inflight_bytes` of what is committed.
     """
 
     standalone: bool = False

@@ -258,6 +258,32 @@ def test_a_snapshot_waits_while_too_many_files_are_open_and_nothing_counts_as_da
     machine.close()
 
 
+def test_messages_are_accepted_while_a_new_broker_gets_its_first_snapshot(tmp_path: Path) -> None:
+    """Breaks when a short log makes it a voter with an empty disk: then nothing is committed before it has everything."""
+    mixed, log = with_bodies(tmp_path, RealDisk(), "a")
+    machine = mixed.machine
+    mixed.start("b", members="ab")
+    snapshots = mixed.log("b")._snapshots
+    plain, held = snapshots.store, []
+
+    def slow(*chunk: Any) -> Deferred[Any]:
+        stored: Deferred[Any] = Deferred()
+        held.append((chunk, stored))
+        return stored
+
+    snapshots.store = slow
+    log.requests.change_member("b", Change.ADD)
+    machine.run_until(lambda: bool(held))
+    machine.run_for(1.0)
+    mixed.write("a", QueueAdd(uuid="v", name="v", level="all"))
+    assert (log.replica.members.voters, log.replica.members.learners) == (("a",), ("b",))
+    snapshots.store = plain
+    chunk, stored = held[0]
+    plain(*chunk).chainDeferred(stored)
+    machine.run_until(lambda: log.replica.members.voters == ("a", "b") and mixed.level("a", "b"))
+    machine.close()
+
+
 def test_what_a_transfer_that_was_cut_short_does_not_find_is_not_missed(tmp_path: Path) -> None:
     """A thread still reads while another primary's snapshot replaces the log: its files are gone, but nothing is damaged."""
     mixed, log = with_bodies(tmp_path, Crowded())

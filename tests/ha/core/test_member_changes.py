@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ha.core.effects import MembershipEnded, PromotionEnded, StateChanged, TermEnded, TransferEnded
 from ha.core.membership import Membership
-from tests.ha.core.cluster import Cluster, led, members_changes
+from ha.core.messages import Message, SnapshotChunk
+from ha.core.progress import Pace
+from tests.ha.core.cluster import BATCH_BYTES, SMALL, Cluster, led, members_changes
 
 
 def add(cluster: Cluster, at: str, address: str, *, settle: bool = True) -> None:
@@ -41,6 +45,68 @@ def test_a_new_broker_learns_as_a_learner_and_then_votes() -> None:
     assert seen[0].learners == ("d",)
     assert seen[-1].voters == ("a", "b", "c", "d")
     assert cluster.states()["d"] == "ready"
+
+
+def voters(cluster: Cluster) -> tuple[str, ...]:
+    """Those in force at a."""
+    return cluster["a"].live.members.voters
+
+
+class NoChunks(Cluster):
+    """While `held`, no part of a snapshot arrives; everything else does."""
+
+    held = True
+
+    def post(self, sender: str, receiver: str, message: Message) -> None:
+        if not (self.held and isinstance(message, SnapshotChunk)):
+            super().post(sender, receiver, message)
+
+
+def test_a_learner_that_still_waits_for_its_snapshot_gets_no_vote_however_short_the_log_is() -> None:
+    """Breaks when the first broker and an empty one are two of two: nothing is committed until the snapshot is there."""
+    cluster = NoChunks("a")
+    cluster.promote("a")
+    cluster.propose("a", 2)
+    cluster["a"].compact()
+    cluster.add("d", Membership.of("ad"))
+    add(cluster, "a", "d")
+    cluster.pass_time(3)
+    (progress,) = cluster["a"].live.status(cluster.now).peers
+    assert (progress.match_index, progress.progress) == (0, Pace.SNAPSHOT)
+    assert cluster["a"].live.commit_index < SMALL.ready_lag_batches
+    assert voters(cluster) == ("a",)
+    cluster.propose("a")
+    assert cluster["a"].live.commit_index == cluster["a"].live.log.last_index
+    cluster.held = False
+    cluster.pass_time(1.5)
+    assert voters(cluster) == ("a", "d")
+    assert cluster.states()["d"] == "ready"
+
+
+def test_a_learner_gets_no_vote_while_a_few_large_batches_are_missing_there() -> None:
+    """Breaks when batches are counted whatever their size: 256 of them may have 16 GiB."""
+    cluster = Cluster("a", settings=replace(SMALL, max_inflight_bytes=2 * BATCH_BYTES))
+    cluster.promote("a")
+    cluster.propose("a", 2)
+    cluster.add("d", Membership.of("ad"))
+    add(cluster, "a", "d", settle=False)
+
+    def wait_for_the_disk_of_d() -> None:
+        for _ in range(10):
+            cluster.tick(0.05)
+            while cluster.wires:
+                cluster.deliver()
+            cluster["a"].sync()
+
+    wait_for_the_disk_of_d()
+    assert cluster["a"].live.commit_index == 4 < SMALL.ready_lag_batches
+    assert voters(cluster) == ("a",)
+    cluster["d"].sync(1)
+    wait_for_the_disk_of_d()
+    assert voters(cluster) == ("a",)
+    cluster["d"].sync(1)
+    wait_for_the_disk_of_d()
+    assert voters(cluster) == ("a", "d")
 
 
 def test_a_learner_does_not_count() -> None:
