@@ -504,7 +504,7 @@ class ClusterMember:
             "electable": not self.log.replica.unfit,
             "reason": self._why_no_primary(),
             "copies": copies(status),
-            "notice": notice(status),
+            "notice": "; ".join(filter(None, (notice(status), self.log.obstacle))),
             "witness": self.log.replica.is_witness,
             "members": members,
             "membership": self._membership(),

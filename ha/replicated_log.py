@@ -35,6 +35,7 @@ from twisted.python.failure import Failure
 from broker.commit_log import LogListener
 from broker.core.queues.reading import Body
 from broker.core.records import BatchBuilder, parse_header
+from broker.disk.bodies import file_of
 from broker.disk.durable import StorageError
 from broker.disk.store import Store
 from broker.host import new_uuid
@@ -143,7 +144,7 @@ class ReplicatedLog:
         folder, transfers = store.data_dir / name, Transfers(clock.seconds, on_event)
         self.retention = Retention(name, self.journal, self, listener, clock, wall, checkpoint_bytes)
         self._snapshots = self.retention.snapshots = Snapshots(
-            self.journal, folder, in_thread, self._outbox, self.retention.checkpoint, self.rotten, transfers
+            self.journal, folder, in_thread, self._outbox, self.retention.checkpoint, self._rotten_file, transfers
         )
         self.progress, self.syncs = ProgressClock(), SyncTimes()
         self._snapshot_effects = SnapshotEffects(
@@ -467,12 +468,30 @@ class ReplicatedLog:
         if not self._others_have_it():
             _log.error("{text}; no other broker is known to have it, so this one continues without it", text=text)
             return
+        self._give_up(place, text)
+
+    def _give_up(self, place: int, text: str) -> None:
         try:
             self.journal.damaged(place, text)
         except StorageError as error:
             text = f"{text}; {error}"
         self.stop()
         self._storage_error(f"{text}; the broker stops, and fetches everything from another one when it is started again", True)
+
+    def _rotten_file(self, place: int, text: str) -> bool:
+        """As `rotten`, for a file that another broker needs. Returns whether messages are alive in it: only then it is needed."""
+        if not self._listener.live_by_file().get(file_of(place)):
+            return False
+        if self._others_have_it():
+            self._give_up(place, text)
+        else:
+            self._snapshots.obstructed(place, text)
+        return True
+
+    @property
+    def obstacle(self) -> str:
+        """See `Snapshots.obstacle`."""
+        return self._snapshots.obstacle
 
     def _is_alone(self, members: dict[str, Any]) -> bool:
         """Whether, by this last membership of its log, no other broker stores what this one does."""

@@ -8,7 +8,8 @@ there is any checkpoint waits for the one in progress.
 Invariants: at most one checkpoint is written and one received at a time. No part of a received checkpoint counts before all
 of it is verified. The files of a checkpoint that is being sent stay until its last byte has left, or until the transfer is
 cut short because the backup no longer needs it or is unreachable, or because a snapshot replaces this log. If it fails because
-too many files are open, this is not damage: it goes on when the core repeats its request.
+too many files are open, this is not damage: it goes on when the core repeats its request. If a file is damaged whose messages
+no other broker has, this is logged once and shown as `obstacle`, and no snapshot is complete before a checkpoint does without it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from broker.core.records import BadBatch
+from broker.disk.bodies import file_of
 from broker.disk.checkpoint import Checkpoint
 from broker.disk.durable import NO_DESCRIPTORS
 from broker.disk.journal import Journal
@@ -116,11 +118,11 @@ class Snapshots:
         in_thread: Callable[[Callable[[], Any]], Deferred[Any]],
         outbox: Outbox,
         renew: Callable[[], None],
-        rotten: Callable[[int, str], None],
+        rotten: Callable[[int, str], bool],
         transfers: Transfers,
     ) -> None:
-        """`renew` has a checkpoint written, unless one is already being written. `rotten(place, text)` is called for bodies
-        that are damaged here.
+        """`renew` has a checkpoint written, unless one is already being written. `rotten(place, text)` is called for a file
+        that is damaged here; it returns False if no message is alive in it, so that a new checkpoint does without it.
         """
         self.transfers = transfers
         self.writing = False
@@ -132,6 +134,8 @@ class Snapshots:
         self._outbox = outbox
         self._renew = renew
         self._rotten = rotten
+        self._damaged: tuple[int, str] | None = None
+        """The file that cannot be sent and that no other broker has, and the text about it."""
         self._waiting: dict[str, int] = {}
         self._sending: dict[str, _Sending] = {}
         self._receiver: Receiver | None = None
@@ -201,8 +205,7 @@ class Snapshots:
             if self._sending.get(peer) is not sending:
                 return  # it was cut short, and the files may belong to another log by now
             self._stop_sending(peer)
-            if isinstance(error, RottenBodies):
-                self._rotten(error.place, str(error))
+            if isinstance(error, RottenBodies) and self._rotten(error.place, str(error)):
                 return
             if self._journal.checkpoint is not checkpoint:
                 return  # a newer one has replaced it, and the backup requests that
@@ -227,6 +230,28 @@ class Snapshots:
         self.wait(peer, epoch)
         self._renew()
 
+    def obstructed(self, place: int, text: str) -> None:
+        """A file that the newest checkpoint lists is damaged, and no connected broker has its messages. This is logged once,
+        however often the core repeats its request.
+        """
+        file = file_of(place)
+        if self._damaged is None or self._damaged[0] != file:
+            text = (
+                f"{text}; no connected broker has the messages in this file, and none can get a copy of this log: start a broker "
+                "that has them, or else purge them from their queues (qpid-config purge)"
+            )
+            self._damaged = file, text
+            _log.error("{text}", text=text)
+
+    @property
+    def obstacle(self) -> str:
+        """Why no other broker can get a copy of this log; "" if it can, as far as is known."""
+        checkpoint = self._journal.checkpoint
+        if self._damaged is None or checkpoint is None:
+            return ""
+        file, text = self._damaged
+        return text if any(each.number == file for each in checkpoint.files.in_use) else ""
+
     @property
     def sending(self) -> set[str]:
         """The backups to which snapshots are being sent."""
@@ -239,6 +264,8 @@ class Snapshots:
 
     def cut_short(self, why: str, peer: str | None = None) -> None:
         """The transfers to and from this member are cut short; without a member, all transfers."""
+        if peer is None:
+            self._damaged = None
         for each in list(self._sending) if peer is None else [peer]:
             self._stop_sending(each)
         self.transfers.cut_short(why, peer)
@@ -249,6 +276,7 @@ class Snapshots:
             sending.end()
 
     def _last_one_leaves(self, found: list[bytes], peer: str) -> list[bytes]:
+        self._damaged = None
         self.transfers.end(peer)
         self._stop_sending(peer)
         return found

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.logger import ILogObserver, LogLevel, eventAsText, globalLogPublisher
+from zope.interface import provider
 
 from broker.core.commands import QueueAdd
 from broker.core.records import BatchBuilder
@@ -41,6 +44,23 @@ def behind_a_checkpoint(folder: Path) -> tuple[Machine, Broker, Broker]:
         a.log.propose(builder)
     machine.run_until(lambda: a.log.journal.figures.checkpoint_index > 2)
     return machine, a, b
+
+
+@contextmanager
+def error_lines() -> Iterator[list[str]]:
+    """The errors that are logged meanwhile."""
+    lines: list[str] = []
+
+    @provider(ILogObserver)
+    def observe(event: dict[str, Any]) -> None:
+        if event.get("log_level") in (LogLevel.error, LogLevel.critical):
+            lines.append(eventAsText(event, includeTimestamp=False, includeSystem=False))
+
+    globalLogPublisher.addObserver(observe)
+    try:
+        yield lines
+    finally:
+        globalLogPublisher.removeObserver(observe)
 
 
 def test_both_sides_tell_when_it_began_how_long_it_is_and_when_it_was_through(tmp_path: Path) -> None:
@@ -388,6 +408,53 @@ def test_damage_costs_the_only_store_of_a_cluster_no_intact_message(tmp_path: Pa
     lost = [body for body in mixed.log("a").journal.body_files() if not body.path.exists()]
     assert len(lost) == (damage == "missing")
     assert not (tmp_path / "a" / "cluster" / DAMAGED).exists()
+    mixed.machine.close()
+
+
+def test_a_lost_file_that_no_other_broker_has_is_told_once_and_its_messages_can_be_purged_for_a_copy(tmp_path: Path) -> None:
+    """Breaks when the log gets a line each second, for ever, or when the purge alone does not end it: no checkpoint is due."""
+    mixed, log = with_bodies(tmp_path, RealDisk(), "a")
+    machine, missing = mixed.machine, log.journal.body_files()[0].path
+    machine.kill("a")
+    missing.unlink()
+    mixed.start("a", members="a")
+    assert mixed.promote("a").won
+    log = mixed.log("a")
+    (lost,) = [body for body in log.journal.body_files() if not body.path.exists()]
+    runs = [run for _, run in mixed.listeners["a"].live_runs_in(lost.file.number)]
+    messages = [run.first_seq + at for run in runs for at in range(len(run.lengths))]
+    mixed.start("b", members="ab")
+    with error_lines() as told:
+        log.requests.change_member("b", Change.ADD)
+        machine.run_for(10.0)
+        (line,) = told
+        assert lost.path.name in line
+        assert "none can get a copy of this log" in line
+        assert log.obstacle == line
+        assert (log.replica.members.voters, mixed.listeners["a"].errors) == (("a",), [])
+        machine.run_until(lambda: log.may_propose)
+        builder = BatchBuilder()
+        builder.dequeues_for(1).extend(messages)
+        log.propose(builder)
+        machine.run_until(lambda: log.replica.members.voters == ("a", "b") and mixed.level("a", "b"))
+        assert "b, which needs a checkpoint, gets a new one" in told[1]
+    assert log.obstacle == ""
+    assert mixed.listeners["b"].state.messages[1].depth == 10 - len(messages) > 0
+    machine.close()
+
+
+def test_what_keeps_a_primary_from_sending_a_snapshot_is_forgotten_when_it_is_none_any_more(tmp_path: Path) -> None:
+    mixed, log = with_bodies(tmp_path, RealDisk())
+    missing = log.journal.body_files()[0].path
+    missing.unlink()
+    mixed.machine.kill("b")
+    mixed.machine.run_until(lambda: not any(each.connected for each in log.status().peers))
+    mixed.start("c")
+    mixed.machine.run_until(lambda: log.obstacle != "" or bool(mixed.listeners["a"].errors))
+    assert missing.stem in log.obstacle
+    mixed.machine.isolate("a")
+    mixed.machine.run_until(lambda: log.state != State.ACTIVE)
+    assert log.obstacle == ""
     mixed.machine.close()
 
 
