@@ -242,7 +242,10 @@ class Nodes:
         self._fresh_orphans: dict[str | Key, None] = {}
         self._states: dict[str, State] = {}
         self.under_way: Callable[[], Iterable[Command]] = tuple
-        """The commands that are proposed to the logs and are not followed yet."""
+        """The commands that are proposed to the logs and are not followed yet. There may be thousands: a look at all of them is
+        for requests that are rare."""
+        self.is_going: Callable[[str], bool] = lambda uuid: False
+        """Whether one of them deletes the queue or exchange with this identity."""
         self.rebuild({})
 
     # ---- following the logs

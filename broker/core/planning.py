@@ -389,11 +389,10 @@ def plan_binding(nodes: Nodes, exchange: str, queue: str, key: str, arguments: d
 def binding_of(nodes: Nodes, exchange: ExchangeNode, queue: str, key: str, arguments: dict[str, Any]) -> Bind:
     """The command that binds the queue of this identity. An exchange that keeps its last message owes it to a new binding.
     Refused."""
-    for command in nodes.under_way():
-        if isinstance(command, ExchangeDel) and command.uuid == exchange.uuid:
-            raise Refused(404, f"exchange {exchange.name!r} is being deleted")
-        if isinstance(command, QueueDel | QueueDelIfEmpty) and command.uuid == queue:
-            raise Refused(404, "this queue is being deleted")
+    if nodes.is_going(exchange.uuid):
+        raise Refused(404, f"exchange {exchange.name!r} is being deleted")
+    if nodes.is_going(queue):
+        raise Refused(404, "this queue is being deleted")
     owes = exchange.keeps and nodes.log_of_binding((exchange.uuid, queue, key)) is None
     needs = PASSAGE_SINCE if owes else 1
     return Bind(needs=needs, exchange=exchange.uuid, queue=queue, key=key, arguments=arguments, owes=owes)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ from twisted.logger import Logger
 from broker.amqp.links import Receiver, Sender
 from broker.commit_log import CommitLog
 from broker.core import lifetimes, limits
-from broker.core.commands import MACHINE_VERSION, TIMES_SINCE, Command
+from broker.core.commands import MACHINE_VERSION, TIMES_SINCE, Command, ExchangeDel, QueueDel, QueueDelIfEmpty
 from broker.core.definitions import Change
 from broker.core.lifetimes import Said
 from broker.core.links import ACCEPTED, add_ids
@@ -96,7 +96,7 @@ class LedgerOwner(Protocol):
 class _Waits:
     """The waits that end when one batch is committed. Deliveries are stored as runs: link -> (first id, count) of each."""
 
-    __slots__ = ("accepts", "answers", "calls", "commands", "held", "nbytes", "proposed_s", "returns", "settles")
+    __slots__ = ("accepts", "answers", "calls", "commands", "going", "held", "nbytes", "proposed_s", "returns", "settles")
 
     def __init__(self) -> None:
         self.accepts: dict[Receiver, list[tuple[int, int]]] = {}
@@ -106,6 +106,8 @@ class _Waits:
         self.returns: list[Callable[[], None]] = []
         self.commands: list[Command] = []
         """The changes in the batch that somebody has asked for."""
+        self.going: list[str] = []
+        """The identities of the queues and exchanges that they delete."""
         self.held: list[tuple[int, Sequence[int]]] = []
         self.nbytes = 0
         """Bytes of messages in the batch."""
@@ -154,6 +156,8 @@ class Ledger:
         """Exchanges that messages of the next batch go through, and that number or keep them."""
         self._coming: dict[int, set[int]] = {}
         """Number of an origin -> the sequences of its messages that are put and not committed yet."""
+        self._going: Counter[str] = Counter()
+        """Identity of a queue or an exchange -> how many commands under way delete it."""
         self._next_part = 1
         self._leads = False
         self._closed = False
@@ -406,12 +410,19 @@ class Ledger:
         self._builder.define_text(command.text)
         self._waits.answers.append(answer)
         self._waits.commands.append(command)
+        if isinstance(command, QueueDel | QueueDelIfEmpty | ExchangeDel):
+            self._waits.going.append(command.uuid)
+            self._going[command.uuid] += 1
         self._arm()
 
     def under_way(self) -> Iterator[Command]:
         """The commands that wait to be proposed, or to be committed."""
         for waits in self._all_waits():
             yield from waits.commands
+
+    def is_going(self, uuid: str) -> bool:
+        """Whether one of them deletes this queue or exchange. It costs the same however many there are."""
+        return uuid in self._going
 
     def _all_waits(self) -> tuple[_Waits, ...]:
         return (*(waits for _, waits in self._proposed), *(waits for _, waits in self._full), self._waits)
@@ -564,6 +575,10 @@ class Ledger:
                     sender.context.session.touch()
             for origin, sequences in waits.held:
                 self._coming[origin].difference_update(sequences)
+            for uuid in waits.going:
+                self._going[uuid] -= 1
+                if not self._going[uuid]:
+                    del self._going[uuid]
             if waits.answers:
                 answered += zip(waits.answers, reasons[index], strict=True)
             calls += waits.calls
@@ -598,6 +613,7 @@ class Ledger:
         self._proposed.clear()
         self._full.clear()
         self._coming.clear()
+        self._going.clear()
         self._passages.clear()
         self._builder, self._waits = BatchBuilder(), _Waits()
 

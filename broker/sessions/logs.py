@@ -50,6 +50,7 @@ class Logs:
             for name in ((LOCAL, CLUSTER) if clustered else (LOCAL,))
         }
         self.nodes.under_way = lambda: chain.from_iterable(ledger.under_way() for ledger in self.ledgers.values())
+        self.nodes.is_going = lambda uuid: any(ledger.is_going(uuid) for ledger in self.ledgers.values())
         self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
         self.state = "joining" if clustered else "recovering"
         self.primary = ""

@@ -168,6 +168,39 @@ def test_a_binding_to_what_is_deleted_in_the_same_moment_is_refused_and_not_in_t
         assert not b.lead.ledger.state.definitions.bindings
 
 
+def test_a_queue_is_being_deleted_until_that_is_committed_or_its_term_is_over() -> None:
+    with bench(clustered=True) as b:
+        b.lead.automatic = False
+        admin = b.client(ADMIN)
+        reply, link = admin.receiver(None, dynamic=True), admin.sender("$management")
+        nodes, asked = b.broker.nodes, iter(range(100))
+
+        def ask(operation: str, *names: str) -> None:
+            for name in names:
+                body = {"replicate": "all"} if operation == "CREATE" else {"ifEmpty": name == "r"}
+                made = request(operation, "queue", name, reply.remote_source.address, next(asked), body)
+                admin.send_encoded(link, made)
+
+        def commit() -> None:
+            while b.lead.waiting:
+                b.lead.commit()
+                b.settle()
+
+        ask("CREATE", "q", "r")
+        commit()
+        q, r = (nodes.queues[name].uuid for name in "qr")
+        ask("DELETE", "q", "q", "r")
+        assert [nodes.is_going(uuid) for uuid in (q, r, "other")] == [True, True, False]
+        b.lead.commit(1)
+        b.settle()
+        assert [nodes.is_going(uuid) for uuid in (q, r)] == [True, True], "it was asked for twice"
+        b.lead.commit(1)
+        b.settle()
+        assert [nodes.is_going(uuid) for uuid in (q, r)] == [False, True]
+        b.lead.become("ready")
+        assert not nodes.is_going(r)
+
+
 def test_changes_of_a_term_that_is_over_are_under_way_no_more() -> None:
     with bench(clustered=True) as b:
         b.lead.automatic = False
