@@ -47,6 +47,8 @@ SEQUENCE = "sequence"
 FIRST_DELAY_S, MOST_DELAY_S = 0.1, 10.0
 LOOK_S = 1.0
 """Interval of the requests for held sequences."""
+IDLE_LOOKS = 10
+"""While nothing is held, a route of an exchange asks once in so many intervals whether its queue is bound."""
 LOOK_RUNS = 1000
 """Runs that are asked for at a time."""
 _NOT_FOUND = 404
@@ -185,6 +187,8 @@ class RouteLife:
         self._failures = 0
         self._asked: Runs = ()
         """The runs that the source is being asked for."""
+        self._idle = 0
+        """Intervals with nothing held since the last request, or since the link was attached."""
 
     def start(self) -> list[Effect]:
         """Begin."""
@@ -243,7 +247,7 @@ class RouteLife:
 
     def attached(self) -> list[Effect]:
         """Messages may come."""
-        self.state, self.error = RUNNING, ""
+        self.state, self.error, self._idle = RUNNING, "", 0
         return [Wake(LOOK_S)]
 
     def woken(self, held: Runs) -> list[Effect]:
@@ -251,10 +255,11 @@ class RouteLife:
         if self.state == WAITING:
             return self._connect()
         self._failures = 0
-        if not held and self.route.kind == QUEUE:
+        self._idle = 0 if held else self._idle + 1
+        if not held and (self.route.kind == QUEUE or self._idle < IDLE_LOOKS):
             return [Wake(LOOK_S)]
         assert self.place is not None
-        self._asked = held
+        self._asked, self._idle = held, 0
         runs = [number for run in held for number in run]
         asked = {"store": self.place.store, "queue": self.place.queue, "runs": runs}
         return [Ask("LEFT", SEQUENCE, "", _with_binding(self.route, asked))]

@@ -327,7 +327,7 @@ def test_a_route_of_an_exchange_that_was_deleted_and_created_again_is_bound_to_t
     net.route("b", "a", "news", "#", "exchange")
     net.send("a", "news", "before", subject="x")
     net.ask("a", "DELETE", "exchange", "news")
-    net.pass_time(2)
+    net.pass_time(12)
     assert "there is no exchange named 'news'" in net.item("b")["lastError"]
     net.ask("a", "CREATE", "exchange", "news", exchangeType="topic")
     net.pass_time(12)
@@ -337,7 +337,7 @@ def test_a_route_of_an_exchange_that_was_deleted_and_created_again_is_bound_to_t
     net.ask("a", "DELETE", "exchange", "news")
     net.ask("a", "CREATE", "exchange", "news", exchangeType="topic")
     with log_lines("audit") as lines:
-        net.pass_time(5)
+        net.pass_time(25)
     net.send("a", "news", "last", subject="x")
     assert (net.bodies("b", "in"), net.dialed) == (["before", "after", "last"], dialed)
     assert len(lines) == 1, "it is bound once"

@@ -9,7 +9,7 @@ OF_ROUTES = {
         "forgets a route's held sequences without asking the source whether the messages have left",
         "broker.core.routes",
         "RouteLife.woken",
-        "if not held and self.route.kind == QUEUE:",
+        "if not held and (self.route.kind == QUEUE or self._idle < IDLE_LOOKS):",
         "if held:\n            return [Forget(list(held)), Wake(LOOK_S)]\n        else:",
     ),
     "holds-for-ever": Bug(

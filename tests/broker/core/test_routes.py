@@ -15,6 +15,7 @@ from broker.core.queues.lane import Lane
 from broker.core.records import BadBatch, Batch, BatchBuilder, Kind
 from broker.core.routes import (
     FIRST_DELAY_S,
+    IDLE_LOOKS,
     LOOK_S,
     MOST_DELAY_S,
     Ask,
@@ -97,7 +98,7 @@ def test_a_route_of_an_exchange_that_it_is_not_bound_to_does_not_run(refused: bo
     assert one.error == ("the exchange has as many bindings as it may have" if refused else unbound)
 
 
-def test_a_route_of_an_exchange_looks_whether_it_is_bound_and_is_bound_again() -> None:
+def running_from_an_exchange() -> RouteLife:
     one = life(route(kind="exchange", key="a.#"))
     one.start()
     one.connected()
@@ -105,19 +106,43 @@ def test_a_route_of_an_exchange_looks_whether_it_is_bound_and_is_bound_again() -
         one.answered(body)
     one.noted("")
     one.attached()
+    return one
+
+
+def look_while_idle(one: RouteLife) -> list[Effect]:
+    """What it asks when nothing is held; that is seldom, because it costs both brokers something all the time."""
+    for _ in range(IDLE_LOOKS - 1):
+        assert one.woken([]) == [Wake(LOOK_S)]
+    return one.woken([])
+
+
+def test_a_route_of_an_exchange_looks_whether_it_is_bound_and_is_bound_again() -> None:
+    one = running_from_an_exchange()
     asked = {"store": "s", "queue": "u-q", "runs": [], "exchange": "x", "key": "a.#"}
     bind = Ask("CREATE", "binding", "", {"exchange": "x", "queue": "qpid-route.r", "key": "a.#"}, (409,))
-    assert one.woken([]) == [Ask("LEFT", "sequence", "", asked)]
+    assert look_while_idle(one) == [Ask("LEFT", "sequence", "", asked)]
     assert one.answered({"runs": [], "bound": True}) == [Wake(LOOK_S)]
-    one.woken([])
+    look_while_idle(one)
     assert one.answered({"runs": []}) == [Wake(LOOK_S)], "a source of an earlier release does not say"
     one.woken([(1, 2)])
     assert one.answered({"runs": [2, 1], "bound": False}) == [Forget([(1, 1)]), bind]
     assert one.answered({}) == [Wake(LOOK_S)]
-    one.woken([])
+    look_while_idle(one)
     assert one.answered({"runs": [], "bound": False}) == [bind]
     assert one.refused(404, "there is no such exchange") == [Drop(), Wake(FIRST_DELAY_S)]
     assert (one.error, one.state) == ("there is no such exchange", "Waiting")
+
+
+def test_a_route_of_an_exchange_seldom_asks_whether_it_is_bound_while_nothing_is_held() -> None:
+    one = running_from_an_exchange()
+    for _ in range(3):
+        assert isinstance(one.woken([(1, 2)])[0], Ask)
+        one.answered({"runs": [1, 2], "bound": True})
+    for _ in range(IDLE_LOOKS - 1):
+        assert one.woken([]) == [Wake(LOOK_S)]
+    assert isinstance(one.woken([(1, 2)])[0], Ask), "what is held is asked for at once"
+    one.answered({"runs": [], "bound": True})
+    assert isinstance(look_while_idle(one)[0], Ask)
 
 
 def test_what_is_held_is_asked_for_and_what_has_left_the_source_is_forgotten() -> None:
