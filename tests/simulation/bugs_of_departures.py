@@ -11,14 +11,14 @@ OF_DEPARTURES = {
         "reopens a broker whose drain is cancelled, although it still has messages that the target holds",
         "cli.drain.call_off",
         "CallOff.run",
-        "held = await self._settle(target, found.drain)",
-        'held = (await target.ask("ORIGINS", "drain", "", body))["held"]',
+        "settled = await self._settle(target, found.drain)",
+        'settled = (await target.ask("ORIGINS", "drain", "", body))["held"]',
     ),
     "reopens-unasked": Bug(
         "reopens a broker whose drain is cancelled, before the target was asked to accept no more",
         "cli.drain.call_off",
         "CallOff.run",
-        'await target.ask("RELEASE", "drain", "", body | {"held": held})',
+        'await target.ask("RELEASE", "drain", "", body | {"held": settled or 0})',
         "pass",
     ),
     "settles-what-is-not-committed": Bug(
