@@ -197,6 +197,7 @@ def _state(lines: DataFrame, cut: Cut, found: Scope, request: Request) -> _State
     seen = [row.asDict() for row in lag.seen(grains).collect()]
     rosters = [row.asDict() for row in of_lines.rosters(lines).collect()] if "roster" in found.kinds else []
     segments = expected.segments(seen, rosters, found.terms)
+    segments = expected.within(segments, found.begin_ms, found.end_ms, interval_ms=found.interval_ms)
     its = [one for one in rosters if found.terms and one["epoch"] == found.terms[-1]["epoch"]]
     roster = max(its, key=lambda one: one["from_ms"], default=None)
     rows = lag.gaps(grains, expected.as_frame(lines.sparkSession, segments))

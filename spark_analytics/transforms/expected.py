@@ -124,12 +124,13 @@ def _whole_intervals(term: Term, from_ms: int, to_ms: int) -> tuple[int, int]:
 
     The end of a roster and the start of the next primary are within an interval in which the old primary has no sample yet,
     so that interval does not count. At the end of the span, the interval of the last sample counts. Its sample is at the same
-    place in the interval as the first one, within a quarter.
+    place in the interval as the first one, within a quarter. An interval that begins after `to_ms` never counts.
     """
     begin, interval = term["first_interval_ms"], term["interval_ms"]
     first = max(from_ms, term["begin_ms"]) // begin * begin
     if term["next_ms"] is None and to_ms >= term["end_ms"]:
-        return first, ((to_ms - 1 - term["begin_ms"] % interval + interval // 4) // interval + 1) * interval
+        late = max(0, term["begin_ms"] % interval - interval // 4)
+        return first, ((to_ms - 1 - late) // interval + 1) * interval
     return first, to_ms // interval * interval
 
 
@@ -146,6 +147,17 @@ def _joined(cut: Iterable[Segment]) -> Iterator[Segment]:
             whole = replace(whole, to_ms=max(whole.to_ms, one.to_ms), interval_ms=longest)
     if whole is not None:
         yield whole
+
+
+def within(segments: Iterable[Segment], from_ms: int, to_ms: int, *, interval_ms: int) -> list[Segment]:
+    """The parts of segments in a span that is extended to whole intervals.
+
+    `interval_ms` is the longest interval of the span, of which the steps of the report are multiples. A term with another
+    interval may begin before the first step, or end after the last one.
+    """
+    first, last = from_ms // interval_ms * interval_ms, -(-to_ms // interval_ms) * interval_ms
+    cut = (replace(one, from_ms=max(one.from_ms, first), to_ms=min(one.to_ms, last)) for one in segments)
+    return [one for one in cut if one.from_ms < one.to_ms]
 
 
 def as_frame(spark: SparkSession, segments: Sequence[Segment]) -> DataFrame:

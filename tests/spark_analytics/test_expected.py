@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_analytics.transforms.expected import Segment, Term, segments
+from spark_analytics.transforms.expected import Segment, Term, segments, within
 
 
 def term(epoch: int, begin_ms: int, end_ms: int, *, is_last: bool = False, has_roster: bool = False) -> Term:
@@ -74,3 +74,17 @@ def test_an_interval_that_has_just_begun_at_the_end_is_not_expected_and_one_whos
     for end_ms, until_ms in ((9600, 10_000), (9200, 9000), (9501, 10_000)):
         (found,) = segments([seen("b", 500, 9500)], [], [term(1, 500, end_ms, is_last=True)])
         assert found.to_ms == until_ms, end_ms
+
+
+def test_no_interval_that_begins_after_the_end_is_expected_wherever_samples_are_in_their_intervals() -> None:
+    """At 3 s a writer samples in the first of the three seconds, and a first sample may come late, in the next second."""
+    for begin_ms, interval_ms, until_ms in ((500, 3000, 9000), (1100, 1000, 9000), (100, 100, 9000), (2500, 5000, 10_000)):
+        one = term(1, begin_ms, 9000, is_last=True) | {"first_interval_ms": interval_ms, "interval_ms": interval_ms}
+        (found,) = segments([seen("b", begin_ms, 9000)], [], [one])
+        assert found.to_ms == until_ms, (begin_ms, interval_ms)
+
+
+def test_segments_of_a_shorter_interval_stay_within_the_steps_of_the_longest_one() -> None:
+    its = [Segment("b", None, 9000, 21_000, 3000), Segment("c", None, 10_000, 20_000, 5000), Segment("d", None, 6000, 9000, 3000)]
+    found = within(its, 10_500, 19_900, interval_ms=5000)
+    assert found == [Segment("b", None, 10_000, 20_000, 3000), Segment("c", None, 10_000, 20_000, 5000)]

@@ -162,6 +162,21 @@ def test_when_the_interval_changes_a_minute_of_silence_is_still_a_minute(summary
     assert row["p95_ms"] == row["worst_ms"] == row["silence_ms"] == 70_000, "from 395 s to 465 s"
 
 
+def test_a_span_may_end_anywhere_whatever_the_intervals_of_its_primaries(summary: Summarise, tmp_path: Path) -> None:
+    """q samples every 5 s, then p every 3 s, because there are many queues: in the first second of the three."""
+    q, p = Teller("q", interval_s=5), Teller("p", interval_s=3)
+    for second in middles(0, 300, 5):
+        q.sample(second, "b", 1.0)
+    for number in range(200):
+        p.sample(300.5 + 3 * number, "b", 1.0, epoch=2)
+    other_ms = (START_MS + 600_000, START_MS + 750_000)
+    report = told(summary, tmp_path, q, p, now_ms=START_MS + 1_000_000, until_ms=START_MS + 700_000, compare_ms=other_ms)
+    row = backup(report, "b")
+    assert (report["to_ms"], row["n"], row["silence_ms"], row["now"]) == (START_MS + 700_000, 60 + 134, 0, "OK")
+    (before,) = report["comparison"]["backups"]
+    assert (before["before"]["silence_ms"], before["before"]["over_share"]) == (0, 0)
+
+
 def test_at_a_sample_every_100_ms_a_share_is_a_share_of_samples(summary: Summarise, tmp_path: Path) -> None:
     """3 of each 100 samples are over the objective, and in each second of three there is one."""
     p = Teller("p", interval_s=0.1)
