@@ -96,6 +96,8 @@ def grains(samples: DataFrame, grains: Grains, *, objective_ms: float) -> DataFr
         F.max(F.when(here, col("ts_ms"))).alias("last_heard_ms"),
         *(F.max(name).alias(f"max_{short}") for name, short in _HIGHEST.items()),
         F.min("lag_records").alias("min_records"),
+        F.min("seq").alias("first_seq"),
+        F.max("seq").alias("last_seq"),
         *first,
         *last,
     )
@@ -129,7 +131,8 @@ def histogram(samples: DataFrame, grains: Grains, *, exact: bool) -> DataFrame:
 
 def gaps(rows: DataFrame, expected: DataFrame) -> DataFrame:
     """`grains` with `gap_ms`, the longest time without hearing the backup that ended in the row (0: none longer than an
-    interval and a half), and `fell`: whether its acknowledged index decreased within the epoch.
+    interval and a half), and `fell`: whether its acknowledged index decreased within the epoch, in the order in which the
+    primary numbered its lines.
 
     `expected` are `expected.segments`: before a segment begins, there is no silence.
     """
@@ -140,7 +143,8 @@ def gaps(rows: DataFrame, expected: DataFrame) -> DataFrame:
     placed = rows.join(segments, same & within, "left").drop("b", "q", "to_ms")
     order = Window.partitionBy("backup", "queue").orderBy("start_ms", "epoch")
     before = F.last("last_heard_ms", ignorenulls=True).over(order.rowsBetween(Window.unboundedPreceding, -1))
-    acked_before = F.lag("last_acked_index").over(Window.partitionBy("epoch", "backup", "queue").orderBy("start_ms"))
+    along = Window.partitionBy("epoch", "backup", "queue").orderBy("start_ms")
+    acked_before, seq_before = (F.lag(name).over(along) for name in ("last_acked_index", "last_seq"))
     # The bits between the first and the last set bit; each run of zeros among them is a time in which the backup was not
     # heard.
     runs = F.expr("transform(split(trim(TRAILING '0' FROM bin(heard)), '1'), run -> length(run))")
@@ -148,10 +152,12 @@ def gaps(rows: DataFrame, expected: DataFrame) -> DataFrame:
     inner = F.when(longest > 0, (longest + 1) * col("slot_ms")).otherwise(0)
     edge = col("first_heard_ms") - F.greatest("before_ms", "from_ms")
     gap = F.greatest(inner, F.when(edge * 2 > col("interval_ms") * 3, edge).otherwise(0))
-    fell = (col("max_acked") > col("last_acked_index")) | (col("first_acked_index") < col("acked_before"))
-    known = placed.withColumns({"before_ms": before, "acked_before": acked_before})
+    # After a step back of the primary's clock, the row before also has lines that were said later.
+    in_order = col("first_seq") > col("seq_before")
+    fell = (col("max_acked") > col("last_acked_index")) | (in_order & (col("first_acked_index") < col("acked_before")))
+    known = placed.withColumns({"before_ms": before, "acked_before": acked_before, "seq_before": seq_before})
     known = known.withColumns({"gap_ms": F.coalesce(gap, F.lit(0).cast("long")), "fell": F.coalesce(fell, F.lit(False))})
-    return known.drop("before_ms", "acked_before", "from_ms", "heard")
+    return known.drop("before_ms", "acked_before", "seq_before", "first_seq", "last_seq", "from_ms", "heard")
 
 
 def lengths_of(lengths: Sequence[int], whole_log_only: Sequence[int]) -> Column:

@@ -135,6 +135,19 @@ def test_of_a_minute_only_the_lines_of_the_wrong_clock_are_set_aside(summary: Su
     assert report["quality"]["problems"] == {"time ahead of later lines": 30}
 
 
+def test_a_clock_of_the_primary_that_is_set_back_makes_no_backup_lose_records(summary: Summarise, tmp_path: Path) -> None:
+    """At 400 s it is set back by 90 s, so these 90 s are told twice. Only c loses records, at 500 s by its clock."""
+    p = Teller("p")
+    for second in middles(0, 690):
+        p.ahead_s = 0.0 if second < 400 else -90.0
+        p.sample(second, "b", acked_index=1000 + int(second))
+        p.sample(second, "c", acked_index=1000 + int(second) - (40 if second > 590 else 0))
+    report = told(summary, tmp_path, p)
+    assert [(row["backup"], row["now"], row["status"]) for row in report["backups"]] == [("b", "OK", "OK"), ("c", "OK", "REWOUND")]
+    (spell,) = [piece for piece in report["lanes"]["c"] if piece[2] == "REWOUND"]
+    assert spell[0] <= START_MS + 500_000 < spell[1]
+
+
 def test_a_line_of_1970_does_not_lengthen_a_summary(summary: Summarise, tmp_path: Path) -> None:
     """A machine without a battery for its clock starts in 1970, until it is told the time."""
     p, b = Teller("p"), Teller("b")
