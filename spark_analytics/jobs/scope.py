@@ -17,8 +17,8 @@ from spark_analytics.transforms.expected import Term
 from spark_analytics.transforms.lines import MINUTE_MS
 
 GONE_MS: Final = 120_000
-"""If the lines of others continue for so long after the current primary's last line, the primary has failed; before that, its
-newest file may only be hidden."""
+"""If others continue for so long after the current primary's last line, the primary has failed; before that, its newest file may
+only be hidden."""
 UNNAMED: Final = ("", "new")
 
 
@@ -75,14 +75,14 @@ def find(
     if not inside or (since_ms is not None and until_ms is not None and since_ms >= until_ms):
         first, last = _range(chosen)
         raise Refused(f"no telemetry in that span: {path} covers {iso(first)} to {iso(last)}; mind --since and --until")
-    first, last = _span(inside)
+    first, last = _span(inside, now_ms)
     counts = {
         "lines": sum(row["lines"] for row in rows),
         "usable": sum(row["lines"] for row in chosen),
         "other_clusters": sum(row["lines"] for row in usable) - sum(row["lines"] for row in chosen),
         "bad": sum(bad.values()),
         "problems": dict(sorted(bad.items())),
-        "age_ms": now_ms - _range(chosen)[1],
+        "age_ms": max(0, now_ms - _range(chosen)[1]),
     }
     interval_ms = max((row["interval_ms"] or 0 for row in inside if row["mine"]), default=0) or spans.SECOND
     begin_ms = first // interval_ms * interval_ms
@@ -102,12 +102,13 @@ def find(
     )
 
 
-def _span(inside: list[Row]) -> tuple[int, int]:
+def _span(inside: list[Row], now_ms: int) -> tuple[int, int]:
     """From the first line of a primary to the last of the current one.
 
     A line of others does not begin it: a clock may be wrong until it is set, and then show the year 1970. Lines of others do not
     lengthen it: their clocks may be ahead, and their files newer. Only if they continue for minutes after the primary's last
-    line, the primary has failed, and the span ends with them.
+    line, the primary has failed, and the span ends with them. Times after `now_ms` show nothing but a wrong clock, and so does a
+    minority of the others that continues. The lines that the same broker writes when it is no longer the primary suffice.
     """
     first, last = _range(inside)
     mine = [row for row in inside if row["mine"] and row["epoch"] is not None]
@@ -115,13 +116,21 @@ def _span(inside: list[Row]) -> tuple[int, int]:
         return first, last
     first = min(row["first_ms"] for row in mine)
     epoch = max(row["epoch"] for row in mine)
-    said_ms = max(row["last_ms"] for row in mine if row["epoch"] == epoch)
+    newest = max((row for row in mine if row["epoch"] == epoch), key=lambda row: row["last_ms"])
+    said_ms, primary = newest["last_ms"], newest["sender"]
     others: dict[Any, list[Row]] = {}
     for row in inside:
-        others.setdefault((row["cluster"], row["epoch"], row["kind"], row["mine"]), []).append(row)
-    ranges = [_range(rows) for rows in others.values()]
-    after = [end for begin, end in ranges if end > said_ms + GONE_MS and begin // MINUTE_MS < end // MINUTE_MS]
-    return first, max([said_ms, *after])
+        others.setdefault((row["sender"], row["cluster"], row["epoch"], row["kind"], row["mine"]), []).append(row)
+    spoke: set[str] = set()
+    after: dict[str, int] = {}
+    for (sender, *_), rows in others.items():
+        begin, end = _range(rows)
+        if end >= said_ms - GONE_MS:
+            spoke.add(sender)
+        if min(end, now_ms) > said_ms + GONE_MS and begin // MINUTE_MS < end // MINUTE_MS:
+            after[sender] = max(min(end, now_ms), after.get(sender, 0))
+    is_gone = primary in after or 2 * len(after) >= len(spoke - {primary})
+    return first, max([said_ms, *after.values()]) if is_gone else said_ms
 
 
 def _range(rows: Iterable[Row]) -> tuple[int, int]:
