@@ -7,8 +7,9 @@ share. A thread of the writer appends them to files (`telemetry_files`), which r
 Invariants: no call raises, blocks on a disk, or keeps more than `max_pending_bytes`; a sender's files never have more than
 `max_bytes`, plus the bytes of one call; lines that are not written, or are deleted with the oldest file, are counted, and the
 count is written as a `drop` event as soon as the disk accepts one; `seq` rises by one for each line and never repeats for a
-sender, even after a restart, because it starts from the wall clock; every file begins with the roster, so that each can be
-understood alone and a reader knows which senders are missing.
+sender, even after a restart, because it starts from the wall clock, or above the numbers in the sender's files if the clock is
+behind them (a file's stamp is at least its first number in ms); every file begins with the roster, so that each can be
+understood alone and a reader knows which senders are missing. Creating a writer lists the folder: only the start waits for it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ from telemetry.lines import (
 MAX_BYTES: Final = 1024 * MIB
 """Bytes of a sender's files on disk by default."""
 _SEQ_PER_MS: Final = 1000
+_SEQ_OF_FILE_MS: Final = 10_000
+"""More numbers than one file has, in ms: a new process begins so far above the stamp of the newest file."""
 _CLOSE_TIMEOUT_S: Final = 5.0
 _GATHER_S: Final = 0.1
 _SAY_AGAIN_S: Final = 60.0
@@ -112,6 +115,12 @@ class _Backlog:
         with self.lock:
             self._seq += count
             return self._seq - count
+
+    @property
+    def seq_ms(self) -> int:
+        """The next number in ms, as at the start of the process; no line has a higher number yet."""
+        with self.lock:
+            return -(-self._seq // _SEQ_PER_MS)
 
     def add(self, data: bytes, lines: int) -> None:
         """Put them in, or count them as dropped."""
@@ -214,7 +223,6 @@ class TelemetryWriter:
         self.sender = sender
         self.interval_ms = interval_ms
         self.wall = clock
-        self._backlog = _Backlog(int(clock() * 1000) * _SEQ_PER_MS, max_pending_bytes)
         self._files = TelemetryFiles(
             Path(directory),
             sender,
@@ -224,6 +232,8 @@ class TelemetryWriter:
             max_files=max_files,
             max_age_s=max_age_s,
         )
+        first_ms = max(int(clock() * 1000), self._files.newest_ms() + _SEQ_OF_FILE_MS)
+        self._backlog = _Backlog(first_ms * _SEQ_PER_MS, max_pending_bytes)
         self._thread = None if submit else _Thread()
         self._submit: _Submit = submit or self._thread.submit  # type: ignore[union-attr]
         self._scheduled = self._roll_wanted = False
@@ -402,7 +412,8 @@ class TelemetryWriter:
         head = [line(self._roster_record(roster))] if roster else []
         count = len(head) + lines + len(events)
         try:
-            self._files.append(b"".join((*head, data, *events)) if head or events else data, count)
+            whole = b"".join((*head, data, *events)) if head or events else data
+            self._files.append(whole, count, least_ms=self._backlog.seq_ms)
         except OSError:
             self._backlog.put_back(losses)
             raise

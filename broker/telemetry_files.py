@@ -5,7 +5,7 @@ as complete. `delete_oldest` deletes it when the sender's share of the disk or t
 process has left a file, the first `append` of the sender's next writer cuts it after its last complete line and renames it.
 
 Invariants: a failed `append` leaves the file as it was before; names rise, whatever the clock does; files of other senders are
-not touched. Everything belongs to one thread.
+not touched. Everything belongs to one thread, except `newest_ms`, which is asked before the thread begins.
 """
 
 from __future__ import annotations
@@ -93,6 +93,14 @@ class TelemetryFiles:
         """Whether it is big or old enough to be rolled."""
         return self._bytes >= self._max_bytes_per_file or self._wall() - self._since_s >= self._max_age_s
 
+    def newest_ms(self) -> int:
+        """The highest stamp in the names of the sender's files that are there; 0 if there is none, or if none can be listed."""
+        found: list[Path] = []
+        with contextlib.suppress(OSError):
+            found += self._directory.glob(f"{self._names}.jsonl")
+            found += self._directory.glob(f".{self._names}.part")
+        return max((_stamp_ms(path) for path in found), default=0)
+
     def prepare(self) -> None:
         """Before the first `append`: create the folder, list its files, and complete the file of a killed process. OSError."""
         if self._prepared:
@@ -113,10 +121,10 @@ class TelemetryFiles:
                 self._keep(_Whole(path, path.stat().st_size, None))
         self._prepared = True
 
-    def append(self, data: bytes, lines: int) -> None:
-        """Write all of it, or nothing. OSError."""
+    def append(self, data: bytes, lines: int, *, least_ms: int = 0) -> None:
+        """Write all of it, or nothing. The stamp of a new file is at least `least_ms`. OSError."""
         if data:
-            fd = self._open() if self._fd is None else self._fd
+            fd = self._open(least_ms) if self._fd is None else self._fd
             view, written = memoryview(data), 0
             try:
                 while written < len(data):
@@ -153,10 +161,10 @@ class TelemetryFiles:
                 deleted += lines
         return deleted
 
-    def _open(self) -> int:
-        start_ms = int(self._wall() * 1000)
+    def _open(self, least_ms: int) -> int:
+        start_ms = max(int(self._wall() * 1000), least_ms)
         if self._whole:  # names must increase even if the clock goes back
-            start_ms = max(start_ms, int(self._whole[-1].path.name.split(".")[-2]) + 1)
+            start_ms = max(start_ms, _stamp_ms(self._whole[-1].path) + 1)
         name = f"{self._prefix}.{start_ms:0{_STAMP_DIGITS}d}"
         self._part, self._final = self._directory / f".{name}.part", self._directory / f"{name}.jsonl"
         self._fd = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -167,3 +175,7 @@ class TelemetryFiles:
     def _keep(self, file: _Whole) -> None:
         self._whole.append(file)
         self._whole_bytes += file.nbytes
+
+
+def _stamp_ms(path: Path) -> int:
+    return int(path.name.split(".")[-2])

@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_analytics.schemas import EVENT, LINE
+from spark_analytics.transforms.quality import RESTART
 
 IDENTITY: Final = ("cluster", "sender", "seq")
 """The identity of a line. No restart repeats it, because the numbers begin at the start time of the process, its epoch."""
@@ -90,16 +91,21 @@ def _block() -> Column:
 
 
 def presence(lines: DataFrame) -> DataFrame:
-    """How many lines each sender wrote in each minute, from `tagged` lines: few rows, whatever the number of queues."""
+    """How many lines each sender wrote in each minute, from `tagged` lines: few rows, whatever the number of queues.
+
+    A row has no lines of two processes, because their numbers are far from each other.
+    """
     start = F.when(F.col("inside"), F.floor(F.col("ts_ms") / MINUTE_MS) * MINUTE_MS).alias("start_ms")
     key = ("cluster", "epoch", "sender", "kind", "primary", "mine", "problem", "inside")
-    return lines.groupBy(*key, start).agg(
+    near = F.floor(F.col("seq") / RESTART).alias("near")
+    found = lines.groupBy(*key, start, near).agg(
         F.count("*").alias("lines"),
         *(F.min(name).alias(f"first_{short}") for name, short in _ENDS.items()),
         *(F.max(name).alias(f"last_{short}") for name, short in _ENDS.items()),
         F.min("interval_ms").alias("shortest_ms"),
         F.max("interval_ms").alias("interval_ms"),
     )
+    return found.drop("near")
 
 
 _ENDS: Final = {"ts_ms": "ms", "seq": "seq"}
@@ -109,7 +115,8 @@ def with_leaps(presence: DataFrame) -> DataFrame:
     """`presence`, with the problem WRONG_CLOCK for minutes in which a sender's clock had leapt ahead: lines with higher
     numbers are minutes older. Of such a minute, the lines with numbers up to `ahead_until` are ahead: the highest number of a
     line that is minutes older. This applies only if few of the sender's lines are ahead: a clock that was set back for good is
-    not wrong.
+    not wrong. It also does not apply to a process of which all lines are ahead: its clock was behind when it began, or that of
+    the process before was ahead, so its numbers are too low, and its times are right.
     """
     col = F.col
     good = col("problem").isNull() & col("inside")
@@ -120,10 +127,16 @@ def with_leaps(presence: DataFrame) -> DataFrame:
     older = whose.orderBy("start_ms").rangeBetween(Window.unboundedPreceding, -_LEAP_MS - 1)
     rows = presence.withColumn("ahead_until", F.max(F.when(good, col("last_seq"))).over(older))
     rows = rows.withColumn("ahead", good & F.coalesce(col("start_ms") > later_ms + _LEAP_MS, F.lit(False)))
+    order = whose.orderBy("first_seq", "last_seq")
+    before = F.max(F.when(good, col("last_seq"))).over(order.rowsBetween(Window.unboundedPreceding, -1))
+    rows = rows.withColumn("begins", F.when(col("first_seq") - before >= RESTART, 1).otherwise(0))
+    rows = rows.withColumn("run", F.sum("begins").over(order.rowsBetween(Window.unboundedPreceding, 0)))
+    all_ahead = F.min(F.when(good, col("ahead"))).over(Window.partitionBy("cluster", "sender", "run"))
+    rows = rows.withColumn("ahead", col("ahead") & ~F.coalesce(all_ahead, F.lit(False)))
     ahead = F.sum(F.when(col("ahead"), col("lines")).otherwise(0)).over(whose)
     few = ahead * 10 < F.sum(F.when(good, col("lines")).otherwise(0)).over(whose)
     leapt = good & few & F.max("ahead").over(Window.partitionBy("cluster", "sender", "start_ms"))
-    return rows.withColumn("problem", F.when(leapt, F.lit(WRONG_CLOCK)).otherwise(col("problem"))).drop("ahead")
+    return rows.withColumn("problem", F.when(leapt, F.lit(WRONG_CLOCK)).otherwise(col("problem"))).drop("ahead", "begins", "run")
 
 
 def without_leaps(lines: DataFrame, presence: DataFrame) -> DataFrame:

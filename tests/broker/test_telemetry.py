@@ -257,6 +257,24 @@ def test_a_sequence_number_is_never_used_twice_by_a_sender_even_after_a_restart(
     assert len(seen) == len(set(seen))
 
 
+def test_numbers_and_names_rise_over_restarts_also_if_the_clock_is_behind_when_a_process_begins(tmp_path: Path) -> None:
+    """The first process began with a clock that was an hour ahead. A killed one leaves a hidden file."""
+    clock = Clock()
+    for ahead_s in (3600, 0, -3600, 5):
+        clock.now_s += ahead_s
+        writer = writer_in(tmp_path, clock=clock)
+        for _ in range(3):
+            writer.samples(epoch=1, primary=PRIMARY, rows=[ROW] * 50)
+            writer.flush()
+        writer.event("discovery")
+    writer.close()
+    firsts = {int(path.name.split(".")[-2]): json.loads(path.read_text().splitlines()[0]) for path in tmp_path.glob("*.jsonl")}
+    assert all(stamp * 1000 >= line["seq"] for stamp, line in firsts.items()), "so the name tells how far the numbers are"
+    numbers = [line["seq"] for line in lines_in(tmp_path)]
+    assert len(numbers) == 4 * 151
+    assert numbers == sorted(set(numbers))
+
+
 def test_every_file_begins_with_the_roster_so_that_it_can_be_read_alone(tmp_path: Path) -> None:
     clock = Clock()
     writer = writer_in(tmp_path, clock=clock)

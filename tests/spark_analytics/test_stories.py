@@ -155,6 +155,26 @@ def test_a_clock_of_the_primary_that_is_set_back_makes_no_backup_lose_records(su
     assert spell[0] <= START_MS + 500_000 < spell[1]
 
 
+def test_a_process_whose_numbers_are_too_low_is_heard_and_a_leap_of_the_process_before_is_not(
+    summary: Summarise, tmp_path: Path
+) -> None:
+    """p numbers its lines from an hour ago on after it has begun anew at 1805 s, because its clock was set only then."""
+    p = Teller("p")
+    for second in middles(0, 1800):
+        p.sample(second + (7200 if second == 300.5 else 0), "b")
+    before = len(p.lines)
+    for second in middles(1805, 1865):
+        p.sample(second, "b", 9000.0, epoch=2)
+    for number, line in enumerate(p.lines[before:]):
+        line["seq"] = (START_MS - 1_795_000) * 1000 + number
+    report = told(summary, tmp_path, p, now_ms=START_MS + 1_900_000)
+    assert report["to_ms"] == START_MS + 1_865_000
+    assert [term["epoch"] for term in report["terms"]] == [1, 2]
+    assert len(report["failovers"]) == 1
+    assert (backup(report, "b")["now"], backup(report, "b")["n"]) == ("LAGGING", 1859)
+    assert report["quality"]["problems"] == {"time ahead of later lines": 1}
+
+
 def test_a_line_of_1970_does_not_lengthen_a_summary(summary: Summarise, tmp_path: Path) -> None:
     """A machine without a battery for its clock starts in 1970, until it is told the time."""
     p, b = Teller("p"), Teller("b")
