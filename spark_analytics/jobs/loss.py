@@ -71,7 +71,8 @@ def _is_enough(left: int, needed: int, *, witness: bool | None, lacking: list[in
 
 
 def _since(voting: Rows, timeline: dict[str, Any], needed: int, begin_ms: int, *, enough: bool, witness: bool | None) -> int:
-    """The start of the steps, up to the last one, in which the answer was the same."""
+    """The start of the steps, up to the last one, in which the answer was the same. The last one may have been different for
+    the most part: then it is the start of this step."""
     series = [timeline["backups"][row["backup"]] for row in voting]
     step = timeline["count"]
     while step:
@@ -80,6 +81,7 @@ def _since(voting: Rows, timeline: dict[str, Any], needed: int, begin_ms: int, *
         if _is_enough(len(there), needed, witness=witness, lacking=lacking) != enough:
             break
         step -= 1
+    step = min(step, timeline["count"] - 1)
     return int(max(begin_ms, timeline["start_ms"] + step * timeline["step_ms"]))
 
 

@@ -22,6 +22,8 @@ TIMELINE: Final = (
     *("p50_ms", "p99_ms", "max_ms", "worst_ms", "max_records", "max_bytes", "status", "silence_ms", "over_share", "stall_ms"),
     *("ack_rate", "commit_rate", "backlog", "forecast_ms"),
 )
+STATE: Final = ("ack_rate", "commit_rate", "catch_up_rate", "backlog", "forecast_ms")
+"""The figures of a backup that are told of the end of the span."""
 _DETAIL: Final = ("p50_ms", "p99_ms", "max_ms", "worst_ms")
 _HOUR: Final = ("backup", "queue", "start_ms", "status", "over_share", "p99_ms", "worst_ms", "stall_ms")
 Rows = list[dict[str, Any]]
@@ -65,6 +67,34 @@ def worst_queues(totals: Rows) -> Rows:
         if queue is not None and (queue not in worst or badness(row) > badness(worst[queue])):
             worst[queue] = row
     return sorted(worst.values(), key=lambda row: (badness(row), row["queue"]), reverse=True)
+
+
+def states(short: Rows, *, length_ms: int, end_ms: int) -> dict[str, dict[str, Any]]:
+    """Each backup's `status` and STATE at the end of the span, from rows of its whole log in short windows, in order of time.
+
+    If less than half of the last window is over, a single sample would decide, and there would be no rates. Then the status
+    is the worse one of the last two windows, and the rates are those of the one before; the backlog is always the newest.
+    """
+    newest: dict[str, dict[str, Any]] = {}
+    before: dict[str, dict[str, Any]] = {}
+    for row in short:
+        if row["backup"] in newest:
+            before[row["backup"]] = newest[row["backup"]]
+        newest[row["backup"]] = row
+    found = {}
+    for backup, row in newest.items():
+        last, earlier = row, before.get(backup)
+        begun = (end_ms - row["start_ms"]) * 2 < length_ms
+        if begun and earlier is not None and earlier["start_ms"] == row["start_ms"] - length_ms:
+            worse, backlog, gains = (
+                min(row["status"], earlier["status"], key=STATUSES.index),
+                row["backlog"],
+                earlier["catch_up_rate"],
+            )
+            forecast = round(backlog / gains * 1000, 4) if backlog and gains and gains > 0 else None
+            last = earlier | {"status": worse, "backlog": backlog, "forecast_ms": forecast}
+        found[backup] = {name: last[name] for name in ("status", *STATE)}
+    return found
 
 
 def timeline(steps: Rows, terms: Rows, axis: Axis) -> dict[str, Any]:

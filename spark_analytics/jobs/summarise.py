@@ -44,6 +44,8 @@ MAX_ROWS: Final = 60_000
 CLOCK_SPAN_MS: Final = spans.HOUR
 _HOURS_SHOWN_MS: Final = 92 * spans.DAY
 _FINE_BURN_MS: Final = 31 * spans.DAY
+_STATE_SLOTS: Final = 10
+"""The state at the end is told from at least so many samples, and at least a minute, or from a step of the timeline."""
 _WHOLE_SPAN_MS: Final = 1 << 50
 EXACT_SAMPLES: Final = 200_000
 """Up to so many samples, percentiles are exact. With more samples, lags are rounded to 2.2 %."""
@@ -226,7 +228,9 @@ def _put_together(
     primaries = [{name: term[name] for name in _TERM} for term in terms]
     axis, heat_axis = (Axis.over(found.begin_ms, found.end_ms, step) for step in (cut.step_ms, cut.heat_ms))
     lanes = series.lanes(steps, primaries, axis, begin_ms=found.begin_ms, end_ms=found.end_ms, interval_ms=found.interval_ms)
-    backups, timeline = _backups(totals, steps, state.segments, found), series.timeline(steps, primaries, axis)
+    short = [row for row in _of(rows, cut.state_ms) if row["queue"] is None]
+    states = series.states(short, length_ms=cut.state_ms, end_ms=found.end_ms)
+    backups, timeline = _backups(totals, states, state.segments, found), series.timeline(steps, primaries, axis)
     told = _told(lines) if "event" in found.kinds else []
     cells = _of(rows, cut.heat_ms)
     chosen, left_out = _windows(_of(rows, cut.window_ms), {name: i for i, name in enumerate(names)})
@@ -273,24 +277,37 @@ def _put_together(
 @dataclass(frozen=True, slots=True)
 class Cut:
     """Lengths in ms: the requested windows, the timeline's step (whole log only), the map's step, the burn's step (whole log
-    only), and the hours (days in long spans) of which the worst are shown."""
+    only), the hours (days in long spans) of which the worst are shown, and the short windows of which the last ones tell the
+    state at the end (whole log only)."""
 
     window_ms: int
     step_ms: int
     heat_ms: int
     burn_ms: int
     hour_ms: int
+    state_ms: int
     grains: Grains
 
     @property
     def all(self) -> list[int]:
         """All lengths that are merged."""
-        return sorted({self.window_ms, self.step_ms, self.heat_ms, self.burn_ms, self.hour_ms, _WHOLE_SPAN_MS})
+        return sorted({*self._throughout, self.state_ms, _WHOLE_SPAN_MS})
 
     @property
     def of_whole_log(self) -> list[int]:
         """The lengths that single queues do not need."""
-        return sorted({self.step_ms, self.burn_ms} - {self.window_ms, self.heat_ms, self.hour_ms})
+        return sorted({self.step_ms, self.burn_ms, self.state_ms} - {self.window_ms, self.heat_ms, self.hour_ms})
+
+    @property
+    def _throughout(self) -> set[int]:
+        return {self.window_ms, self.step_ms, self.heat_ms, self.burn_ms, self.hour_ms}
+
+    def rows(self, frame: DataFrame, end_ms: int) -> Rows:
+        """The rows of `windows.summarise`. Of windows that only tell the state at the end, there are many, and the last are
+        enough."""
+        if self.state_ms not in self._throughout:
+            frame = frame.where((F.col("window_ms") != self.state_ms) | (F.col("start_ms") >= end_ms - 2 * self.state_ms))
+        return _rows(frame)
 
 
 def _cut(found: Scope, window_ms: int | None) -> Cut:
@@ -304,8 +321,10 @@ def _cut(found: Scope, window_ms: int | None) -> Cut:
     hour = spans.HOUR if span <= _HOURS_SHOWN_MS else spans.DAY
     is_map = HEAT_STEPS // 3 <= span // window <= HEAT_STEPS
     heat = window if is_map else spans.step_for(span, at_most=HEAT_STEPS, multiple_of=step)
+    state = min(step, spans.step_for(max(spans.MINUTE, _STATE_SLOTS * slot), at_most=1, multiple_of=slot))
     queue = spans.grain_for(found.shortest_ms, window, heat, hour)
-    return Cut(window, step, heat, burn, hour, Grains(spans.grain_for(found.shortest_ms, step, burn, queue), queue))
+    whole = spans.grain_for(found.shortest_ms, step, burn, state, queue)
+    return Cut(window, step, heat, burn, hour, state, Grains(whole, queue))
 
 
 # -- the rows
@@ -317,9 +336,9 @@ def _found(state: _State, cut: Cut, found: Scope, request: Request) -> Rows:
     span = found.end_ms - found.begin_ms
     rows_a_key = sum(1 + span // length for length in (cut.window_ms, cut.heat_ms, cut.hour_ms))
     if len(state.segments) * rows_a_key <= request.max_rows:
-        return _rows(state.windows(cut.all, cut.of_whole_log, request.objective_ms))
+        return cut.rows(state.windows(cut.all, cut.of_whole_log, request.objective_ms), found.end_ms)
     rest = [length for length in cut.all if length != _WHOLE_SPAN_MS]
-    rows = _rows(state.windows(cut.all, rest, request.objective_ms))
+    rows = cut.rows(state.windows(cut.all, rest, request.objective_ms), found.end_ms)
     queues = [row["queue"] for row in series.worst_queues(_of(rows, _WHOLE_SPAN_MS))]
     backups = len({row["backup"] for row in rows})
     lengths = [length for length in rest if length not in cut.of_whole_log]
@@ -366,21 +385,21 @@ def _public(row: dict[str, Any]) -> dict[str, Any]:
 # -- the parts of the report
 
 
-def _backups(totals: Rows, steps: Rows, segments: list[Segment], found: Scope) -> Rows:
-    """Each backup's whole log over the whole span; `now` is the status at the end, `status` the worst rule over all.
+def _backups(totals: Rows, states: dict[str, dict[str, Any]], segments: list[Segment], found: Scope) -> Rows:
+    """Each backup's whole log over the whole span; `now` is the status at the end, `status` the worst rule over all. `states`
+    are `series.states`.
 
     At the end, the primary of the last term is no backup, and neither is a broker that is not expected any more.
     """
-    latest = {row["backup"]: row for row in steps}
     primary = found.terms[-1]["primary"] if found.terms else None
     # The end of the span and the end of a segment are rounded to intervals in different ways.
     expected_ms = found.end_ms - 2 * found.interval_ms
     expected_now = {one.backup for one in segments if one.queue is None and one.to_ms > expected_ms}
     rows = []
     for row in sorted((row for row in totals if row["queue"] is None), key=lambda row: row["backup"]):
-        last = latest.get(row["backup"], {})
+        last = states.get(row["backup"], {})
         now = "PRIMARY" if row["backup"] == primary else last["status"] if row["backup"] in expected_now else series.REMOVED
-        ending = {name: last.get(name) for name in ("ack_rate", "commit_rate", "catch_up_rate", "backlog", "forecast_ms")}
+        ending = {name: last.get(name) for name in series.STATE}
         rows.append(row | ending | {"now": now})
     return rows
 

@@ -82,6 +82,49 @@ def test_neighbouring_steps_of_one_status_are_one_piece_of_a_lane_and_spells_are
     assert series.spells(lanes["b"], ["SILENT", "STOPPED"]) == 2
 
 
+def short(backup: str, minute: int, status: str, backlog: int = 0, **figures: float | None) -> dict[str, Any]:
+    """A window of a minute."""
+    rates = {"ack_rate": 1.0, "commit_rate": 1.0, "catch_up_rate": 0.0, "forecast_ms": None}
+    return rates | {"backup": backup, "start_ms": minute * MINUTE, "status": status, "backlog": backlog} | figures
+
+
+def test_the_state_at_the_end_is_that_of_the_last_short_window() -> None:
+    rows = [short("b", 0, "REWOUND"), short("b", 1, "OK", 7, ack_rate=5.0)]
+    found = series.states(rows, length_ms=MINUTE, end_ms=MINUTE + 30_000)
+    assert found == {
+        "b": {"status": "OK", "backlog": 7, "ack_rate": 5.0, "commit_rate": 1.0, "catch_up_rate": 0.0} | {"forecast_ms": None}
+    }
+
+
+def test_while_the_last_short_window_has_just_begun_the_one_before_counts_too() -> None:
+    rows = [
+        *(short("b", 0, "STALLED"), short("c", 0, "OK", 60, catch_up_rate=4.0), short("gone", 0, "LAGGING")),
+        *(short("b", 1, "OK"), short("c", 1, "STOPPED", 20, catch_up_rate=None), short("new", 1, "OK")),
+        *(short("b", 2, "OK"), short("c", 2, "OK", 8, catch_up_rate=None), short("back", 0, "SILENT"), short("back", 2, "OK")),
+    ]
+    of = {
+        end: series.states(rows[:at], length_ms=MINUTE, end_ms=end)
+        for end, at in ((MINUTE + 10_000, 6), (2 * MINUTE + 10_000, 10))
+    }
+    assert {name: row["status"] for name, row in of[MINUTE + 10_000].items()} == {
+        "b": "STALLED",
+        "c": "STOPPED",
+        "gone": "LAGGING",
+        "new": "OK",
+    }
+    c = of[MINUTE + 10_000]["c"]
+    assert (c["backlog"], c["catch_up_rate"], c["forecast_ms"]) == (20, 4.0, 5000), (
+        "the newest backlog at the pace of the minute before"
+    )
+    assert {name: row["status"] for name, row in of[2 * MINUTE + 10_000].items()} == {
+        "b": "OK",
+        "c": "STOPPED",
+        "gone": "LAGGING",
+        "new": "OK",
+        "back": "OK",
+    }, "a window before a gap is no longer the state"
+
+
 def test_worst_hours_leave_out_those_within_the_objective_and_are_cut_at_the_ends_of_the_span() -> None:
     def hour(start_ms: int, over: int, queue: str | None = None) -> dict[str, Any]:
         figures = {"status": "OK", "p99_ms": 1.0, "worst_ms": 2.0, "stall_ms": 0.0}

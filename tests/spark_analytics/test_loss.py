@@ -69,6 +69,12 @@ def test_the_answer_holds_since_the_backups_that_decide_it_came_or_went() -> Non
     assert went["why"] == "1 of 2 backups can be reached, and a promotion needs 2 of the 3 brokers."
 
 
+def test_an_answer_that_only_the_end_of_the_last_step_gives_holds_since_this_step() -> None:
+    """A step is up to hours long, and the state at its end is told from its last minutes."""
+    assert asked(now={"b": "OK", "c": "OK"}, steps={"b": ["OK"] * 4, "c": [*["OK"] * 3, "REWOUND"]})["since_ms"] == 3 * MINUTE
+    assert asked(now={"b": "OK", "c": "SILENT"}, steps={"b": ["OK"] * 4, "c": ["OK"] * 4})["since_ms"] == 3 * MINUTE
+
+
 def test_a_witness_is_one_more_vote_while_it_is_connected() -> None:
     well = asked(now={"b": "OK"}, roster=roster("p", "b", "w", witness="w"))
     assert (well["answer"], well["members"], well["needed"], well["left"], well["witness"]) == ("yes", 3, 2, 1, True)

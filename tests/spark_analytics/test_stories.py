@@ -350,6 +350,23 @@ def test_a_broker_that_was_removed_from_the_cluster_is_neither_a_primary_nor_a_b
     assert "2 of 2 backups keep up at the end." in text.render(report)
 
 
+def test_in_a_span_of_days_the_state_at_the_end_is_that_of_its_last_minutes(summary: Summarise, tmp_path: Path) -> None:
+    """A step of the timeline is 20 minutes, and the last one is 15 minutes old: 12 minutes ago b stopped to acknowledge, and 15
+    minutes ago c lost records once and has been well since."""
+    p, end = Teller("p", interval_s=60), 72 * 3600 + 900
+    p.roster(0.4, ["b", "c"], voters=["p", "b", "c"])
+    for second in middles(0, end, 60):
+        stood = max(0, round(second) - (end - 720))
+        acked, lost = 1000 + int(second) - stood, end - 900 <= second < end - 840
+        p.sample(second, "b", stood * 1000.0, acked_index=acked, lag_records=stood, stall_ms=stood * 1000.0)
+        p.sample(second, "c", acked_index=5 if lost else 1000 + int(second))
+    report = told(summary, tmp_path, p, now_ms=START_MS + end * 1000 + 1000)
+    assert report["timeline"]["step_ms"] == 1_200_000
+    assert {row["backup"]: row["now"] for row in report["backups"]} == {"b": "STALLED", "c": "OK"}
+    assert backup(report, "b")["ack_rate"] == 0
+    assert (report["loss"]["answer"], report["loss"]["left"]) == ("yes", 2)
+
+
 # ---- who is expected
 
 
