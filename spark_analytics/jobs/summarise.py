@@ -262,7 +262,14 @@ def _put_together(
         "worst_hours": series.worst_hours(
             _of(rows, cut.hour_ms), length_ms=cut.hour_ms, begin_ms=found.begin_ms, end_ms=found.end_ms
         ),
-        "slo": slo.burn(steps, fine, axis, Axis.over(found.begin_ms, found.end_ms, cut.burn_ms), target=request.target),
+        "slo": slo.burn(
+            steps,
+            fine,
+            axis,
+            Axis.over(found.begin_ms, found.end_ms, cut.burn_ms),
+            end_ms=found.end_ms,
+            target=request.target,
+        ),
         "terms": primaries,
         "failovers": _failovers(_changes(terms, told), state.seen, steps, primaries),
         "events": _events(told),

@@ -38,7 +38,7 @@ def step(start_ms: int, over: int, *, expected: int = 60, backup: str = "b") -> 
 def test_burn_rates_are_shares_over_the_objective_in_units_of_the_budget() -> None:
     axis = Axis.over(0, 7 * HOUR, MINUTE)
     rows = [step(minute * MINUTE, 60 if minute >= 410 else 0) for minute in range(420)]
-    found = slo.burn(rows, rows, axis, axis, target=0.99)
+    found = slo.burn(rows, rows, axis, axis, end_ms=7 * HOUR, target=0.99)
     state = found["backups"][0]
     assert state["rates"] == {"5m": 100.0, "1h": pytest.approx(16.667), "6h": pytest.approx(2.778), "3d": None}
     assert state["alerts"] == ["fast"]
@@ -53,13 +53,52 @@ def test_burn_rates_are_shares_over_the_objective_in_units_of_the_budget() -> No
 def test_a_step_that_is_longer_than_a_rates_span_gives_none() -> None:
     axis = Axis.over(0, 2 * DAY, 10 * MINUTE)
     rows = [step(at * 10 * MINUTE, 0, expected=600) for at in range(288)]
-    assert slo.burn(rows, rows, axis, axis, target=0.5)["backups"][0]["rates"]["5m"] is None
+    assert slo.burn(rows, rows, axis, axis, end_ms=2 * DAY, target=0.5)["backups"][0]["rates"]["5m"] is None
+
+
+@pytest.mark.parametrize("step_minutes", [1, 2, 5])
+@pytest.mark.parametrize("over_s", [1, 60, 120, 150, 240, 300])
+def test_the_last_rates_are_known_however_little_of_the_last_step_is_over(step_minutes: int, over_s: int) -> None:
+    """Half of the time is over the objective, since the start."""
+    length, end_ms = step_minutes * MINUTE, 12 * HOUR + over_s * 1000
+    axis = Axis.over(0, end_ms, length)
+    of_step = [min((at + 1) * length, end_ms) - at * length for at in range(axis.count)]
+    rows = [
+        {"backup": "b", "start_ms": at * length, "over_ms": passed // 2, "expected_ms": passed}
+        for at, passed in enumerate(of_step)
+    ]
+    found = slo.burn(rows, rows, axis, axis, end_ms=end_ms, target=0.99)
+    for state in found["backups"]:
+        assert {name: rate and round(rate) for name, rate in state["rates"].items()} == {"5m": 50, "1h": 50, "6h": 50, "3d": None}
+        assert state["alerts"] == ["fast", "slow"]
+    assert round(found["series"]["backups"]["b"]["5m"][-1]) == 50
+
+
+def test_a_rate_at_the_end_forgets_what_is_a_step_older_than_its_span() -> None:
+    end_ms = 12 * HOUR + MINUTE
+    axis = Axis.over(0, end_ms, 5 * MINUTE)
+    rows = [step(at * 5 * MINUTE, 150 if at < axis.count - 2 else 0, expected=300) for at in range(axis.count - 1)]
+    rows.append(step(12 * HOUR, 0))
+    assert slo.burn(rows, rows, axis, axis, end_ms=end_ms, target=0.99)["backups"][0]["rates"]["5m"] == 0
+
+
+def test_a_backup_that_was_just_added_has_no_budget_that_it_could_overspend() -> None:
+    """b is there for seven hours, and c for the last ten minutes, one of which was over the objective."""
+    axis = Axis.over(0, 7 * HOUR, MINUTE)
+    rows = [step(minute * MINUTE, 0) for minute in range(420)]
+    rows += [step(minute * MINUTE, 60 if minute == 410 else 0, backup="c") for minute in range(410, 420)]
+    found = slo.burn(rows, rows, axis, axis, end_ms=7 * HOUR, target=0.99)
+    assert [(row["backup"], row["over_ms"], row["spent"]) for row in found["backups"]] == [
+        ("b", 0, 0),
+        ("c", 60_000, None),
+        (None, 60_000, pytest.approx(60 / 25800 / 0.01, abs=1e-4)),
+    ]
 
 
 def test_a_backup_that_has_become_the_primary_burns_nothing_by_its_last_second_as_a_backup() -> None:
     axis = Axis.over(0, 10 * MINUTE, MINUTE)
     rows = [step(0, 0), step(MINUTE, 0), step(2 * MINUTE, 0), step(3 * MINUTE, 1, expected=1)]
-    rates = slo.burn(rows, rows, axis, axis, target=0.99)["series"]["backups"]["b"]["5m"]
+    rates = slo.burn(rows, rows, axis, axis, end_ms=10 * MINUTE, target=0.99)["series"]["backups"]["b"]["5m"]
     assert rates[4:] == [pytest.approx(100 / 181, abs=1e-3), None, None, None, None, None]
 
 
