@@ -182,7 +182,7 @@ def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> 
         progress("summarising windows")
         rows = _found(state, cut, found, request)
     totals = _of(rows, _WHOLE_SPAN_MS)
-    if not totals:
+    if not totals and state.roster is None:  # a roster without backups tells that there are none
         raise Refused(
             f"{request.path} holds telemetry, but no sample by a primary of its backups in this span: widen --since and --until"
         )

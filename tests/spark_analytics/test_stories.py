@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_analytics.dashboard import text
+from spark_analytics.dashboard import metrics, text
 from spark_analytics.errors import Refused
 from spark_analytics.jobs.summarise import Report
 from tests.spark_analytics.conftest import Summarise
@@ -348,6 +348,22 @@ def test_a_broker_that_was_removed_from_the_cluster_is_neither_a_primary_nor_a_b
     assert {row["backup"]: row["now"] for row in report["backups"]} == {"b": "OK", "c": "OK", "d": "REMOVED"}
     assert (report["loss"]["members"], report["loss"]["away"]) == (3, [])
     assert "2 of 2 backups keep up at the end." in text.render(report)
+
+
+def test_a_primary_without_backups_has_a_report_that_says_so(summary: Summarise, tmp_path: Path) -> None:
+    """A cluster of one broker and a witness: there are rosters, and no samples."""
+    p = Teller("p")
+    for second in range(0, 600, 30):
+        p.roster(second + 0.6, [], ["q"], voters=["p", "w"], witness="w", witness_connected=True)
+    report = told(summary, tmp_path, p)
+    assert (report["backups"], report["queues"]) == ([], [])
+    assert report["lanes"] == {"p": [[START_MS + 600, report["terms"][0]["end_ms"], "PRIMARY"]]}
+    loss = report["loss"]
+    assert (loss["answer"], loss["left"], loss["witness"]) == ("no", 0, True)
+    assert loss["why"].startswith("there is no backup: every record stands on the primary alone.")
+    shown = " ".join(text.render(report).split())
+    assert "Can I lose the primary now? No: there is no backup, every record stands on one broker." in shown
+    assert 'understudy_lag_primary_can_be_lost{cluster="c"} 0' in metrics.render(report)
 
 
 def test_in_a_span_of_days_the_state_at_the_end_is_that_of_its_last_minutes(summary: Summarise, tmp_path: Path) -> None:
