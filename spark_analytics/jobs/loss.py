@@ -6,12 +6,12 @@ have not received an acceptance.
 
 The primary's roster names the voters. Learners have no vote, and a witness has a vote, but no records: while it attests the
 primary's log, accepted records may be on the primary's disk alone, and then no backup is promoted. Telemetry without voters
-is of an older release; then all members count as voters.
+is of an older release; then all members count as voters. For the past, the votes of that time count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from spark_analytics.jobs.series import GONE, NO_BACKUP, Rows
@@ -26,15 +26,14 @@ def primary_loss(
     *,
     begin_ms: int,
     end_ms: int,
-    roster: Mapping[str, Any] | None = None,
+    votes: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The report's `loss`: `answer` (`yes`, `at risk` or `no`), the sentences `said` and `why`, `records` at risk,
     `since_ms`, `as_of_ms`, the number of `members` with a vote, the number `needed` for a promotion, the number of connected
     backups with a vote (`left`), `away`: the other ones, with their status `now`, and `witness`: whether the witness is
-    connected, None without one. `roster` is the primary's newest one.
+    connected, None without one. `votes` are those rosters of the primary with which the votes changed (`vote`), in order.
     """
-    voters = (roster or {}).get("voters")
-    witness = bool(roster["witness_connected"]) if roster and voters and roster["witness"] else None
+    voters, witness = _votes_of(votes[-1] if votes else None)
     standing = [row for row in backups if row["now"] not in NO_BACKUP]
     voting = [row for row in standing if not voters or row["backup"] in voters]
     away = [{"backup": row["backup"], "now": row["now"]} for row in voting if row["now"] in _AWAY]
@@ -48,10 +47,7 @@ def primary_loss(
     found: dict[str, Any] = {
         "answer": "no" if not enough else "at risk" if records else "yes",
         "records": records,
-        "since_ms": max(
-            _since(voting, timeline, needed, begin_ms, enough=enough, witness=witness),
-            terms[-1]["begin_ms"] if terms else begin_ms,
-        ),
+        "since_ms": max(_since(backups, timeline, votes, begin_ms, enough=enough), terms[-1]["begin_ms"] if terms else begin_ms),
         "as_of_ms": end_ms,
         "members": members,
         "needed": needed,
@@ -70,14 +66,32 @@ def _is_enough(left: int, needed: int, *, witness: bool | None, lacking: list[in
     return left + bool(witness) >= needed and not (lacking and all(lacking))
 
 
-def _since(voting: Rows, timeline: dict[str, Any], needed: int, begin_ms: int, *, enough: bool, witness: bool | None) -> int:
-    """The start of the steps, up to the last one, in which the answer was the same. The last one may have been different for
-    the most part: then it is the start of this step."""
-    series = [timeline["backups"][row["backup"]] for row in voting]
-    step = timeline["count"]
+def vote(roster: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a roster says of the votes: equal for rosters with the same votes."""
+    return sorted(roster["voters"] or ()), roster["witness"], roster["witness_connected"]
+
+
+def _votes_of(roster: Mapping[str, Any] | None) -> tuple[list[str] | None, bool | None]:
+    """The voters, and whether the witness is connected; None if they are not known, or if there is no witness."""
+    if not roster or not roster["voters"]:
+        return None, None
+    return roster["voters"], bool(roster["witness_connected"]) if roster["witness"] else None
+
+
+def _since(backups: Rows, timeline: dict[str, Any], votes: Sequence[Mapping[str, Any]], begin_ms: int, *, enough: bool) -> int:
+    """The start of the steps, up to the last one, in which the answer was the same by the votes at the end of each. The last one
+    may have been different for the most part: then it is the start of this step."""
+    primaries = {row["backup"] for row in backups if row["now"] == "PRIMARY"}
+    series = {name: its for name, its in timeline["backups"].items() if name not in primaries}
+    step, at = timeline["count"], len(votes) - 1
     while step:
-        there = [one for one in series if one["status"][step - 1] is not None and one["status"][step - 1] not in _AWAY]
-        lacking = [one["backlog"][step - 1] for one in there] if witness is not None else []
+        while at > 0 and votes[at]["from_ms"] >= timeline["start_ms"] + step * timeline["step_ms"]:
+            at -= 1
+        voters, witness = _votes_of(votes[at] if votes else None)
+        voting = [its for name, its in series.items() if its["status"][step - 1] is not None and (not voters or name in voters)]
+        there = [its for its in voting if its["status"][step - 1] not in _AWAY]
+        needed = (len(voters) if voters else 1 + len(voting)) // 2 + 1
+        lacking = [its["backlog"][step - 1] for its in there] if witness is not None else []
         if _is_enough(len(there), needed, witness=witness, lacking=lacking) != enough:
             break
         step -= 1

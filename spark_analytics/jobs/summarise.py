@@ -123,11 +123,11 @@ def _summarise(spark: SparkSession, request: Request, progress: Callable[[str], 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The state of lag, added up: `lag.seen`, `lag.gaps` and `lag.histogram`, and `expected.segments`. `roster` is the newest
-    one of `lines.rosters`, if there is one."""
+    """The state of lag, added up: `lag.seen`, `lag.gaps` and `lag.histogram`, and `expected.segments`. `votes` are those of the
+    last term's `lines.rosters` with which the votes changed; none if it has no roster."""
 
     seen: Rows
-    roster: dict[str, Any] | None
+    votes: Rows
     rows: DataFrame
     histogram: DataFrame
     segments: list[Segment]
@@ -138,7 +138,7 @@ class _State:
         """The state of those queues only."""
         some, chosen = F.col("queue").isin(*names), set(names)
         segments = [one for one in self.segments if one.queue in chosen]
-        return _State(self.seen, self.roster, self.rows.where(some), self.histogram.where(some), segments, self.grain_ms)
+        return _State(self.seen, self.votes, self.rows.where(some), self.histogram.where(some), segments, self.grain_ms)
 
     def windows(self, lengths: list[int], of_whole_log: list[int], objective_ms: float) -> DataFrame:
         """Rows of `windows.summarise`."""
@@ -182,7 +182,7 @@ def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> 
         progress("summarising windows")
         rows = _found(state, cut, found, request)
     totals = _of(rows, _WHOLE_SPAN_MS)
-    if not totals and state.roster is None:  # a roster without backups tells that there are none
+    if not totals and not state.votes:  # a roster without backups tells that there are none
         raise Refused(
             f"{request.path} holds telemetry, but no sample by a primary of its backups in this span: widen --since and --until"
         )
@@ -200,13 +200,16 @@ def _state(lines: DataFrame, cut: Cut, found: Scope, request: Request) -> _State
     rosters = [row.asDict() for row in of_lines.rosters(lines).collect()] if "roster" in found.kinds else []
     segments = expected.segments(seen, rosters, found.terms)
     segments = expected.within(segments, found.begin_ms, found.end_ms, interval_ms=found.interval_ms)
+    votes: Rows = []
     its = [one for one in rosters if found.terms and one["epoch"] == found.terms[-1]["epoch"]]
-    roster = max(its, key=lambda one: one["from_ms"], default=None)
+    for one in sorted(its, key=lambda one: one["from_ms"]):
+        if not votes or loss.vote(one) != loss.vote(votes[-1]):
+            votes.append({name: one[name] for name in ("from_ms", "voters", "witness", "witness_connected")})
     rows = lag.gaps(grains, expected.as_frame(lines.sparkSession, segments))
     if found.samples <= EXACT_SAMPLES:
-        return _State(seen, roster, rows, lag.histogram(samples, cut.grains, exact=True), segments, None)
+        return _State(seen, votes, rows, lag.histogram(samples, cut.grains, exact=True), segments, None)
     histogram = materialised(lag.histogram(samples, cut.grains, exact=False))
-    return _State(seen, roster, materialised(rows), histogram, segments, cut.grains.queue_ms)
+    return _State(seen, votes, materialised(rows), histogram, segments, cut.grains.queue_ms)
 
 
 def _put_together(
@@ -248,9 +251,7 @@ def _put_together(
         "objective_ms": request.objective_ms,
         "window_ms": cut.window_ms,
         "exact": found.samples <= EXACT_SAMPLES,
-        "loss": loss.primary_loss(
-            backups, timeline, primaries, begin_ms=found.begin_ms, end_ms=found.end_ms, roster=state.roster
-        ),
+        "loss": loss.primary_loss(backups, timeline, primaries, begin_ms=found.begin_ms, end_ms=found.end_ms, votes=state.votes),
         "backups": [_public(row) for row in backups],
         "queues": [_public(row) for row in worst[:MAX_QUEUES]],
         "windows": [_public(row) for row in chosen],

@@ -28,11 +28,12 @@ def empty() -> Report:
     report = made(brokers=3, queues=0)
     alone = next(iter(report["timeline"]["backups"]))
     nothing = {name: [None] * report["timeline"]["count"] for name in report["timeline"]["backups"][alone]}
+    timeline = report["timeline"] | {"backups": {alone: nothing}}
     return report | {
-        "loss": loss.primary_loss([], report["timeline"], report["terms"][:1], begin_ms=START_MS, end_ms=report["to_ms"]),
+        "loss": loss.primary_loss([], timeline, report["terms"][:1], begin_ms=START_MS, end_ms=report["to_ms"]),
         "backups": [],
         "queues": [],
-        "timeline": report["timeline"] | {"backups": {alone: nothing}},
+        "timeline": timeline,
         "lanes": {alone: [[report["from_ms"], report["to_ms"], "PRIMARY"]]},
         "terms": report["terms"][:1],
         "failovers": [],

@@ -18,6 +18,7 @@ def asked(
     steps: dict[str, list[str]] | None = None,
     backlogs: dict[str, list[int]] | None = None,
     roster: dict[str, Any] | None = None,
+    votes: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """The answer for backups that have these statuses and backlogs at the end, and in the four minutes before it."""
     lacks = {name: (backlogs or {}).get(name, [0] * 4) for name in now}
@@ -27,12 +28,14 @@ def asked(
     ]
     line = {name: {"status": (steps or {}).get(name, [status] * 4), "backlog": lacks[name]} for name, status in now.items()}
     timeline = {"start_ms": 0, "step_ms": MINUTE, "count": 4, "backups": line}
-    return primary_loss(rows, timeline, [{"begin_ms": 0}], begin_ms=0, end_ms=4 * MINUTE, roster=roster)
+    return primary_loss(
+        rows, timeline, [{"begin_ms": 0}], begin_ms=0, end_ms=4 * MINUTE, votes=votes or ([roster] if roster else [])
+    )
 
 
-def roster(*voters: str, witness: str = "", connected: bool = True) -> dict[str, Any]:
+def roster(*voters: str, witness: str = "", connected: bool = True, from_ms: int = 0) -> dict[str, Any]:
     """What the primary says of the votes."""
-    return {"voters": [*voters], "witness": witness, "witness_connected": bool(witness) and connected}
+    return {"from_ms": from_ms, "voters": [*voters], "witness": witness, "witness_connected": bool(witness) and connected}
 
 
 @pytest.mark.parametrize(
@@ -108,6 +111,31 @@ def test_a_learner_has_no_vote() -> None:
 
 
 def test_telemetry_without_voters_counts_all_members_as_before() -> None:
-    for older in (None, {"voters": None, "witness": None, "witness_connected": None}, roster()):
+    for older in (None, {"from_ms": 0, "voters": None, "witness": None, "witness_connected": None}, roster()):
         found = asked(now={"b": "OK", "c": "OK"}, roster=older)
         assert (found["answer"], found["members"], found["left"], found["witness"]) == ("yes", 3, 2, None)
+
+
+@pytest.mark.parametrize("came_ms, since_ms", [(3 * MINUTE + 50_000, 3), (3 * MINUTE, 3), (2 * MINUTE + 1, 2)])
+def test_a_witness_that_has_just_come_back_had_no_vote_before(came_ms: int, since_ms: int) -> None:
+    votes = [roster("p", "b", "w", witness="w", connected=False), roster("p", "b", "w", witness="w", from_ms=came_ms)]
+    found = asked(now={"b": "OK"}, votes=votes)
+    assert (found["answer"], found["since_ms"]) == ("yes", since_ms * MINUTE)
+
+
+def test_brokers_that_were_removed_had_a_vote_before() -> None:
+    """Two of five are away, and then they are removed: two of four were not enough for three votes of five, and now they are. The
+    other way, two that were well are removed, and one of the two that are left is away."""
+    gone = {"d": "REMOVED", "e": "REMOVED"}
+    votes = [roster(*"pbcde"), roster(*"pbc", from_ms=3 * MINUTE + 30_000)]
+    away = {name: ["STOPPED"] * 3 + ["STOPPED"] for name in gone}
+    found = asked(now={"b": "OK", "c": "OK"} | gone, steps=away, votes=votes)
+    assert (found["answer"], found["since_ms"]) == ("yes", 3 * MINUTE)
+    well = {name: ["OK"] * 4 for name in gone}
+    found = asked(now={"b": "OK", "c": "STOPPED"} | gone, steps=well, votes=votes)
+    assert (found["answer"], found["since_ms"]) == ("no", 3 * MINUTE)
+
+
+def test_a_change_of_the_votes_that_changes_no_answer_does_not_shorten_it() -> None:
+    votes = [roster("p", "b", "w", witness="w"), roster("p", "b", "v", witness="v", from_ms=2 * MINUTE)]
+    assert asked(now={"b": "OK"}, votes=votes)["since_ms"] == 0
