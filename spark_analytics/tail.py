@@ -35,7 +35,8 @@ NAME: Final = "understudy_telemetry"
 BYTES_PER_BATCH: Final = 448 << 20
 FIRST_PARTS: Final = (16, 4)
 """The first batches of a process read 1/16 and 1/4 of the bytes."""
-MAX_LINE: Final = 1 << 20
+MAX_LINE: Final = 32 << 20
+"""A roster names all queues, and there may be 50,000."""
 _SLICES: Final = 2
 """Number of tasks of a batch."""
 _BLOCK: Final = 1 << 16

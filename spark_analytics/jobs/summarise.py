@@ -5,7 +5,8 @@ Order of work: `inputs` gives typed lines; `scope` finds the cluster and the spa
 grain, and merged to each length that the report needs: the requested windows, a fine timeline of each backup's whole log, a
 queue by time map, hours, and totals. If all of these rows are few, one job makes them, because the time of a small job is
 mostly Spark's planning. If they are many, the totals are made first, and the rest only for the worst queues. The rows that
-return to this process are bounded by the sizes below, whatever the data's size.
+return to this process are bounded by the sizes below, whatever the data's size; but those of who is expected (`lag.seen`,
+`lines.rosters`) are one for each backup and queue, and one for each change of the roster.
 """
 
 from __future__ import annotations
@@ -197,12 +198,12 @@ def _state(lines: DataFrame, cut: Cut, found: Scope, request: Request) -> _State
     samples = lag.samples(lines, found.terms)
     grains = materialised(lag.grains(samples, cut.grains, objective_ms=request.objective_ms))
     seen = [row.asDict() for row in lag.seen(grains).collect()]
-    rosters = [row.asDict() for row in of_lines.rosters(lines).collect()] if "roster" in found.kinds else []
+    told = of_lines.rosters(lines).collect() if "roster" in found.kinds else []
+    rosters = sorted((row.asDict() for row in told), key=lambda row: (row["from_ms"], row["seq"]))
     segments = expected.segments(seen, rosters, found.terms)
     segments = expected.within(segments, found.begin_ms, found.end_ms, interval_ms=found.interval_ms)
     votes: Rows = []
-    its = [one for one in rosters if found.terms and one["epoch"] == found.terms[-1]["epoch"]]
-    for one in sorted(its, key=lambda one: one["from_ms"]):
+    for one in (one for one in rosters if found.terms and one["epoch"] == found.terms[-1]["epoch"]):
         if not votes or loss.vote(one) != loss.vote(votes[-1]):
             votes.append({name: one[name] for name in ("from_ms", "voters", "witness", "witness_connected")})
     rows = lag.gaps(grains, expected.as_frame(lines.sparkSession, segments))

@@ -23,6 +23,7 @@ from spark_analytics.transforms.lag import lengths_of
 _KEY: Final = ("backup", "queue")
 Term = dict[str, Any]
 _Whose = tuple[int, str, str | None]
+_Times = tuple[int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +88,19 @@ def _until(row: Mapping[str, Any], next_ms: int | None) -> Mapping[str, Any] | N
 def segments(seen: Iterable[Mapping[str, Any]], rosters: Iterable[Mapping[str, Any]], terms: Sequence[Term]) -> list[Segment]:
     """The times in which each backup and queue is expected without a gap, in order for each of them.
 
-    `seen` are the rows of `lag.seen`, `rosters` those of `lines.rosters`: one for each backup and queue, or for each roster.
+    `seen` are the rows of `lag.seen`, `rosters` those of `lines.rosters` in order of time: one for each backup and queue, or for
+    each change of the roster.
     """
-    named: dict[_Whose, list[tuple[int, int | None]]] = {}
     first_roster_ms: dict[int, int] = {}
+    named: dict[_Whose, list[_Times]] = {}
+    of_sender: dict[tuple[Any, ...], _Named] = {}
     for roster in rosters:
-        first_roster_ms[roster["epoch"]] = min(roster["from_ms"], first_roster_ms.get(roster["epoch"], roster["from_ms"]))
-        for backup in roster["backups"]:
-            for queue in (None, *roster["queues"]):
-                named.setdefault((roster["epoch"], backup, queue), []).append((roster["from_ms"], roster["to_ms"]))
+        epoch = roster["epoch"]
+        first_roster_ms[epoch] = min(roster["from_ms"], first_roster_ms.get(epoch, roster["from_ms"]))
+        sender = (roster["cluster"], epoch, roster["primary"])
+        of_sender.setdefault(sender, _Named(epoch, named)).change(roster)
+    for one in of_sender.values():
+        one.end()
     sampled = {(row["epoch"], row["backup"], row["queue"]): (row["from_ms"], row["to_ms"]) for row in seen}
     told = {**{whose: [times] for whose, times in sampled.items()}, **named}
     for whose in sampled.keys() & named.keys():
@@ -117,6 +122,36 @@ def segments(seen: Iterable[Mapping[str, Any]], rosters: Iterable[Mapping[str, A
                 if first < last:
                     cut.setdefault((backup, queue), []).append(Segment(backup, queue, first, last, term["interval_ms"]))
     return [one for its in cut.values() for one in _joined(sorted(its, key=lambda one: (one.from_ms, one.to_ms)))]
+
+
+class _Named:
+    """Whom the rosters of a primary name, and since when: a time grows until a roster leaves the backup or the queue out."""
+
+    def __init__(self, epoch: int, named: dict[_Whose, list[_Times]]) -> None:
+        self._epoch, self._named = epoch, named
+        self._backups: set[str] = set()
+        self._queues: set[str] = set()
+        self._since: dict[tuple[str, str | None], int] = {}
+
+    def change(self, roster: Mapping[str, Any]) -> None:
+        """A row of `lines.rosters`."""
+        now_ms, backups, removed = roster["from_ms"], set(roster["backups"]), set(roster["removed"])
+        for backup in self._backups:
+            self._leave(now_ms, ((backup, queue) for queue in (removed if backup in backups else (None, *self._queues))))
+        added = set(roster["added"])
+        self._queues = (self._queues - removed) | added
+        for backup in backups:
+            come = added if backup in self._backups else (None, *self._queues)
+            self._since.update(((backup, queue), now_ms) for queue in come)
+        self._backups = backups
+
+    def end(self) -> None:
+        """The last roster holds until its term ends."""
+        self._leave(None, list(self._since))
+
+    def _leave(self, to_ms: int | None, keys: Iterable[tuple[str, str | None]]) -> None:
+        for backup, queue in keys:
+            self._named.setdefault((self._epoch, backup, queue), []).append((self._since.pop((backup, queue)), to_ms))
 
 
 def _whole_intervals(term: Term, from_ms: int, to_ms: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from spark_analytics.transforms.quality import RESTART
 
 IDENTITY: Final = ("cluster", "sender", "seq")
 """The identity of a line. No restart repeats it, because the numbers begin at the start time of the process, its epoch."""
-ROSTER: Final = ("cluster", "epoch", "primary", "backups", "queues", "voters", "witness", "witness_connected")
+ROSTER: Final = ("cluster", "epoch", "primary", "seq", "backups", "voters", "witness", "witness_connected")
 UNUSED: Final = (
     *("replicate", "role", "sent_index", "received_index", "applied_index", "sync_ms", "sync_max_ms", "round_trip_ms"),
     *("records_per_s", "bytes_per_s", "reach", "asked", "answered", "round_trip_max_ms", "broker_epoch", "last_index"),
@@ -178,14 +178,22 @@ def newest_events(lines: DataFrame, most: int, types: Sequence[str]) -> DataFram
 
 
 def rosters(lines: DataFrame) -> DataFrame:
-    """Rosters as one row for each time in which the roster was the same: ROSTER's columns, `from_ms`, and `to_ms`, the time
-    of the next different roster; null for the last one of its epoch.
+    """The rosters that differ from the one before of the same epoch and primary: ROSTER's columns, `from_ms`, and the queues
+    `added` and `removed` since that one.
+
+    A roster names all queues. If a queue comes or goes each second, all of the names are too much for one process.
     """
     col = F.col
     order = Window.partitionBy("cluster", "epoch", "primary").orderBy("ts_ms", "seq")
     said = of(lines, "roster").where(col("mine"))
     changes = said.withColumn("before", F.lag(_content()).over(order)).where(~col("before").eqNullSafe(_content()))
-    return changes.select(*ROSTER, col("ts_ms").alias("from_ms"), F.lead("ts_ms").over(order).alias("to_ms"))
+    queues, before = (F.coalesce(name, F.array().cast("array<string>")) for name in ("queues", "before.queues"))
+    return changes.select(
+        *ROSTER,
+        col("ts_ms").alias("from_ms"),
+        F.array_except(queues, before).alias("added"),
+        F.array_except(before, queues).alias("removed"),
+    )
 
 
 def _content() -> Column:

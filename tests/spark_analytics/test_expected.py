@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_analytics.transforms.expected import Segment, Term, segments, within
+from spark_analytics.transforms import expected
+from spark_analytics.transforms.expected import Segment, Term, within
 
 
 def term(epoch: int, begin_ms: int, end_ms: int, *, is_last: bool = False, has_roster: bool = False) -> Term:
@@ -26,6 +27,21 @@ def seen(backup: str, from_ms: int, to_ms: int, *, epoch: int = 1, queue: str | 
 
 def roster(from_ms: int, to_ms: int | None, *queues: str, epoch: int = 1) -> dict[str, Any]:
     return {"epoch": epoch, "backups": ["b"], "queues": [*queues], "from_ms": from_ms, "to_ms": to_ms}
+
+
+def changes(rosters: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of one primary as rows of `lines.rosters`."""
+    queues: set[str] = set()
+    rows = []
+    for one in rosters:
+        now = {*one["queues"]}
+        rows.append({"cluster": "c", "primary": "p"} | one | {"added": sorted(now - queues), "removed": sorted(queues - now)})
+        queues = now
+    return rows
+
+
+def segments(looks: list[dict[str, Any]], rosters: list[dict[str, Any]], terms: list[Term]) -> list[Segment]:
+    return expected.segments(looks, changes(rosters), terms)
 
 
 def test_without_a_roster_a_backup_is_expected_from_its_first_sample_to_the_end_of_the_term() -> None:
@@ -88,3 +104,28 @@ def test_segments_of_a_shorter_interval_stay_within_the_steps_of_the_longest_one
     its = [Segment("b", None, 9000, 21_000, 3000), Segment("c", None, 10_000, 20_000, 5000), Segment("d", None, 6000, 9000, 3000)]
     found = within(its, 10_500, 19_900, interval_ms=5000)
     assert found == [Segment("b", None, 10_000, 20_000, 3000), Segment("c", None, 10_000, 20_000, 5000)]
+
+
+def test_a_backup_that_leaves_and_comes_back_is_expected_for_the_queues_of_that_time() -> None:
+    told = [
+        roster(500, 3500, "q", "r"),
+        roster(3500, 6500, "q", "r") | {"backups": ["c"]},
+        roster(6500, None, "q", "s") | {"backups": ["b", "c"]},
+    ]
+    found = segments([], told, [term(1, 500, 10_000, is_last=True, has_roster=True)])
+    assert {*found} == {
+        *(Segment("b", queue, 0, 3000, 1000) for queue in (None, "q", "r")),
+        *(Segment("b", queue, 6000, 10_000, 1000) for queue in (None, "q", "s")),
+        *(Segment("c", queue, 3000, 10_000, 1000) for queue in (None, "q")),
+        Segment("c", "r", 3000, 6000, 1000),
+        Segment("c", "s", 6000, 10_000, 1000),
+    }
+
+
+def test_queues_that_come_and_go_each_second_are_each_expected_in_their_own_and_the_others_all_along() -> None:
+    told = [roster(500 + 1000 * n, 1500 + 1000 * n, "q", "r", f"reply{n}") for n in range(60)]
+    found = segments([], told, [term(1, 500, 60_000, is_last=True, has_roster=True)])
+    assert {*found} == {
+        *(Segment("b", queue, 0, 60_000, 1000) for queue in (None, "q", "r")),
+        *(Segment("b", f"reply{n}", 1000 * n, 1000 * n + 1000, 1000) for n in range(60)),
+    }

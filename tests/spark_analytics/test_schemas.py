@@ -101,7 +101,23 @@ def test_a_line_of_the_writer_comes_back_whole(spark: SparkSession, tmp_path: Pa
     (probe,) = (row.asDict() for row in good.where("kind = 'probe'").collect())
     assert {name: probe[name] for name in PROBE_ROW._fields} == PROBE_ROW._asdict()
     (roster,) = of_lines.rosters(good).collect()
-    assert (roster["backups"], roster["queues"]) == (["b"], ["q"])
+    assert (roster["backups"], roster["added"], roster["removed"]) == (["b"], ["q"], [])
+
+
+def test_of_a_roster_only_the_queues_that_came_and_went_are_handed_on(spark: SparkSession, tmp_path: Path) -> None:
+    said = [["q", "r"], ["r", "q"], ["r", "s", "t"], []]
+    rosters = [
+        ROSTER | {"seq": number, "ts": f"2026-01-05T08:00:0{number}.000Z", "queues": queues} for number, queues in enumerate(said)
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rosters))
+    read = parse.parse(read_lines(spark, str(tmp_path)), now_ms=1_767_600_000_000)
+    found = sorted(of_lines.rosters(of_lines.tagged(of_lines.kept(read))).collect(), key=lambda row: row["seq"])
+    assert [(row["seq"], {*row["added"]}, {*row["removed"]}) for row in found] == [
+        (0, {"q", "r"}, set()),
+        (2, {"s", "t"}, {"q"}),
+        (3, set(), {"r", "s", "t"}),
+    ]
+    assert "queues" not in found[0].asDict()
 
 
 BAD = {

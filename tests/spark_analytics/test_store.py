@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from itertools import pairwise
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from spark_analytics import store, tail
 from spark_analytics.schemas import LINES
+from telemetry import lines as written
 
 
 def taken(folder: Path, start: tail.Offset, end: tail.Offset) -> list[str]:
@@ -143,3 +145,11 @@ def test_lines_are_texts_without_the_blank_ones_whatever_their_bytes() -> None:
     assert tail.texts(b"a\n\n  \nb\n").to_pylist() == ["a", "b"]
     assert tail.texts("é\n\n".encode() + b"\xff\n").to_pylist() == ["é", "\N{REPLACEMENT CHARACTER}"]
     assert tail.texts(f"{odd}\nb\n".encode()).to_pylist() == [odd[: tail.MAX_LINE], "b"]
+
+
+def test_a_roster_of_twenty_thousand_queues_is_a_whole_line() -> None:
+    names = [f"orders.region-{number:05}.customer-notifications.of.the.shop" for number in range(20_000)]
+    head = written.Head("c", 1, "p", "2026-01-01T00:00:00.000Z")
+    line = written.line(written.roster_record(head, 1, interval_ms=1000, primary="p", backups=["b"], queues=names))
+    (text,) = tail.texts(line).to_pylist()
+    assert json.loads(text)["queues"] == names
