@@ -95,7 +95,7 @@ class Outbox:
         def went_wrong(failure: Failure) -> None:
             if self._lines.get(peer) is line:
                 self.clear(peer)
-                failed(peer, failure.value if isinstance(failure.value, Exception) else RuntimeError(str(failure.value)))
+                failed(peer, exception_of(failure))
 
         reading.addCallbacks(arrived, went_wrong)
 
@@ -110,3 +110,8 @@ class Outbox:
             item = line.popleft()
             if item.wanted is None or item.wanted():
                 self._peers.send(peer, item.message, item.batches or ())
+
+
+def exception_of(failure: Failure) -> Exception:
+    """What a read in a thread has raised."""
+    return failure.value if isinstance(failure.value, Exception) else RuntimeError(str(failure.value))

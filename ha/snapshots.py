@@ -1,15 +1,16 @@
 """Checkpoints that are written, sent to backups that are too far behind, and received.
 
 Life of a checkpoint here: `write` has it written in a thread from the live state at one index. `send` gives a chunk of the
-newest checkpoint, and of the files that it lists, to a backup for each request. On the backup, `store` takes the chunks; with
-the last one the whole checkpoint is verified and put in place, so that the core can install it. A backup that asks before
-there is any checkpoint waits for the one in progress.
+newest checkpoint, and of the files that it lists, to a backup for each request; each file is verified before its first chunk.
+On the backup, `store` takes the chunks; with the last one the whole checkpoint is verified and put in place, so that the core
+can install it. A backup that asks before there is any checkpoint waits for the one in progress.
 
-Invariants: at most one checkpoint is written and one received at a time. No part of a received checkpoint counts before all
-of it is verified. The files of a checkpoint that is being sent stay until its last byte has left, or until the transfer is
-cut short because the backup no longer needs it or is unreachable, or because a snapshot replaces this log. If it fails because
-too many files are open, this is not damage: it goes on when the core repeats its request. If a file is damaged whose messages
-no other broker has, this is logged once and shown as `obstacle`, and no snapshot is complete before a checkpoint does without it.
+Invariants: at most one checkpoint is written and one received at a time. However long a verification before a chunk takes, it
+holds up no other message for the backup, heartbeats among them. No part of a received checkpoint counts before all of it is
+verified. The files of a checkpoint that is being sent stay until its last byte has left, or until the transfer is cut short
+because the backup no longer needs it or is unreachable, or because a snapshot replaces this log. If it fails because too many
+files are open, this is not damage: it goes on when the core repeats its request. If a file is damaged whose messages no other
+broker has, this is logged once and shown as `obstacle`, and no snapshot is complete before a checkpoint does without it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from broker.disk.transfer import Receiver, RottenBodies, Source
 from ha.core.membership import Membership
 from ha.core.messages import SnapshotChunk
 from ha.core.settings import MIB
-from ha.outbox import Outbox
+from ha.outbox import Outbox, exception_of
 
 _log = Logger(namespace="ha")
 CHUNK_BYTES = MIB
@@ -81,10 +82,12 @@ class Transfers:
 class _Sending:
     """A source, and the number of its chunks being read, so that its files are not closed while a thread reads them."""
 
-    __slots__ = ("_ended", "_reading", "source")
+    __slots__ = ("_ended", "_reading", "checking", "source")
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.checking = False
+        """The files that begin in the next chunk are being verified; a repetition of the request changes nothing."""
         self._reading = 0
         self._ended = False
 
@@ -185,6 +188,8 @@ class Snapshots:
         A damaged checkpoint is replaced first: otherwise the backup would find the damage and request it again, for ever.
         """
         sending = self._sending.get(peer)
+        if sending is not None and sending.checking:
+            return
         if sending is None or sending.source.checkpoint.index != index:
             self._stop_sending(peer)
             try:
@@ -197,9 +202,15 @@ class Snapshots:
             offset = 0
         nbytes = min(CHUNK_BYTES, source.nbytes - offset)
 
-        def read() -> list[bytes]:
-            source.check(offset, nbytes)
-            return [source.read(offset, nbytes)]
+        def checked(_: None) -> None:
+            sending.checking = False
+            if self._sending.get(peer) is not sending:
+                return  # it was cut short meanwhile
+            sending.begin()
+            reading = self._in_thread(lambda: [source.read(offset, nbytes)]).addBoth(sending.done)
+            if offset + nbytes == source.nbytes:
+                reading.addCallback(self._last_one_leaves, peer)
+            self._outbox.send_later(peer, chunk, reading, lambda: True, failed)
 
         def failed(peer: str, error: Exception) -> None:
             if self._sending.get(peer) is not sending:
@@ -215,11 +226,10 @@ class Snapshots:
         chunk = SnapshotChunk(epoch, checkpoint.index, checkpoint.epoch, members, offset, nbytes, source.nbytes, source.identity)
         if offset == 0:
             self.transfers.begin(peer, epoch, checkpoint.index, source.nbytes)
+        sending.checking = True
         sending.begin()
-        reading = self._in_thread(read).addBoth(sending.done)
-        if offset + nbytes == source.nbytes:
-            reading.addCallback(self._last_one_leaves, peer)
-        self._outbox.send_later(peer, chunk, reading, lambda: True, failed)
+        checking = self._in_thread(lambda: source.check(offset, nbytes)).addBoth(sending.done)
+        checking.addCallbacks(checked, lambda failure: failed(peer, exception_of(failure)))
 
     def _renew_for(self, peer: str, epoch: int, error: Exception) -> None:
         """The checkpoint cannot be sent: have a new one written, unless the core's next attempt may succeed with this one."""

@@ -158,6 +158,44 @@ def test_a_snapshot_that_takes_long_to_verify_is_installed_though_a_newer_one_is
     machine.close()
 
 
+def test_a_slow_verification_at_the_primary_does_not_hold_up_its_heartbeats(tmp_path: Path) -> None:
+    """Breaks when they wait for it: the primary, which needs the backup for its majority, resigned in each term."""
+    machine, a, _ = behind_a_checkpoint(tmp_path)
+    snapshots, plain = a.log._snapshots, a.log._snapshots._in_thread
+    held: list[Deferred[Any]] = []
+
+    def in_thread(work: Callable[[], Any]) -> Deferred[Any]:
+        if held:
+            return plain(work)
+        held.append(Deferred())
+        return held[0].addCallback(lambda _: plain(work))
+
+    snapshots._in_thread = in_thread
+    back = machine.start("c")
+    machine.run_until(lambda: bool(held))
+    machine.isolate("b")
+    machine.run_for(3 * machine.settings.election_s)
+    assert a.told("fenced") == []
+    held[0].callback(None)
+    machine.run_until(lambda: machine.level(a, back))
+    assert (a.log.state, a.told("fenced"), len(back.told("snapshot_begin"))) == ("active", [], 1)
+    machine.close()
+
+
+def test_a_checkpoint_found_damaged_after_its_transfer_was_cut_short_is_not_replaced(tmp_path: Path) -> None:
+    """Its files may belong to another log by then."""
+    machine, a, _ = behind_a_checkpoint(tmp_path)
+    snapshots = a.log._snapshots
+    checking: Deferred[Any] = Deferred()
+    snapshots._in_thread = lambda work: checking
+    snapshots.send("c", a.log.epoch, 0, 0)
+    snapshots.cut_short("the link was lost", "c")
+    with error_lines() as lines:
+        checking.errback(OSError(errno.EIO, "the disk is bad"))
+    assert (lines, snapshots.sending) == ([], set())
+    machine.close()
+
+
 def test_no_checkpoint_begins_between_a_snapshot_s_receipt_and_the_end_of_the_old_log(tmp_path: Path) -> None:
     """The old segments stand beside the received files and may have the same numbers: a checkpoint would list the wrong ones."""
     cluster = Machine(tmp_path, checkpoint_bytes=128 * 1024)
