@@ -1,12 +1,13 @@
 """Links to the other members, and discovery: every member keeps one connection open to each other one, and sends over
 its own.
 
-Life of a link: it connects to its address, and waits a little longer after each failure (`_DELAYS_S`). Its Open states
-its address, its cluster, and its versions (ha.core.versions). When its sending link has credit, the member is
-connected. When the connection ends, the member is disconnected, and the link tries again. Messages of the other side
-arrive over the connection that the other side opened (`IncomingPeer`); when such a connection arrives, our own link
-tries at once. So a joining broker finds the primary wherever it is: any member that answers tells it. A broker of the
-same cluster that is not a member, as far as this one knows, is answered over a separate link while it keeps its own.
+Life of a link: it looks up the IP addresses of its host (`ha.net.names`) and connects to one of them. After a failure
+it waits, each time a little longer (`_DELAYS_S`), and then tries the next address of the host. Its Open states its
+address, its cluster, and its versions (ha.core.versions). When its sending link has credit, the member is connected.
+When the connection ends, the member is disconnected, and the link tries again. Messages of the other side arrive over
+the connection that the other side opened (`IncomingPeer`); when such a connection arrives, our own link tries at once.
+So a joining broker finds the primary wherever it is: any member that answers tells it. A broker of the same cluster
+that is not a member, as far as this one knows, is answered over a separate link while it keeps its own.
 
 Invariants: messages to a member leave in order over one connection, or not at all. Nothing is kept for a member that is
 not connected. A link that does not read holds back at most `limits.PEER_BUFFER_BYTES` before it is dropped and started
@@ -49,6 +50,7 @@ from ha.core.identity import objection_to_member
 from ha.core.membership import Membership
 from ha.core.messages import Message
 from ha.core.versions import WITNESS_SINCE, Versions, objection_to, objection_to_part, versions_of
+from ha.net.names import Names
 
 if TYPE_CHECKING:
     from OpenSSL import SSL
@@ -242,6 +244,12 @@ class OutgoingLink(ClientFactory):
         self._connector: Any = None
         self._retry: IDelayedCall | None = None
         self._failures = 0
+        self._host = ""
+        """The IP address of the last attempt."""
+        self._turn = 0
+        """Attempts that failed, so that the next one is made to the next address."""
+        self._unreached: dict[str, str] = {}
+        """Why the last attempt to each address failed, since the last success."""
         self._told = self._refused = ""
         self.wire = 1
         self.is_witness = False
@@ -322,11 +330,25 @@ class OutgoingLink(ClientFactory):
         if self._stopped:
             return
         address = urls.parse(self.address).addresses[0]
-        self._connector = self.peers.reactor.connectTCP(address.host, address.port, self, timeout=_CONNECT_TIMEOUT_S)
+        self.peers.names.addresses(address.host).addCallbacks(self._connect, self._without_address, callbackArgs=(address.port,))
+
+    def _connect(self, hosts: list[str], port: int) -> None:
+        if self._stopped:
+            return
+        self._unreached = {host: why for host, why in self._unreached.items() if host in hosts}
+        self._host = hosts[self._turn % len(hosts)]
+        self._connector = self.peers.reactor.connectTCP(self._host, port, self, timeout=_CONNECT_TIMEOUT_S)
+
+    def _without_address(self, reason: Failure) -> None:
+        if not self._stopped:
+            self._tell(f"cannot be reached ({reason.getErrorMessage()})")
+            self._again()
 
     def clientConnectionFailed(self, connector: object, reason: Failure) -> None:
-        """The connection failed."""
-        self._tell(f"cannot be reached ({reason.getErrorMessage()})")
+        """The connection failed. The text names the reasons of all addresses, so that it does not change at each attempt."""
+        self._turn += 1
+        self._unreached[self._host] = reason.getErrorMessage()
+        self._tell(f"cannot be reached ({'; '.join(dict.fromkeys(self._unreached.values()))})")
         self._again()
 
     def opened(self, theirs: Versions) -> None:
@@ -334,6 +356,7 @@ class OutgoingLink(ClientFactory):
         self.wire = self.peers.wire_with(theirs)
         self.is_witness = theirs.witness
         self._failures = 0
+        self._unreached.clear()
         self._told = self._refused = ""
         _log.info("connected to {peer}", peer=self.address)
         self.peers.events.connected(self.address)
@@ -349,6 +372,8 @@ class OutgoingLink(ClientFactory):
             self._tell(f"exchanges no messages with this broker: {_in_words(refusal)}")
         if was_up:
             self.peers.events.disconnected(self.address)
+        else:
+            self._turn += 1
         self._again()
 
     def _again(self) -> None:
@@ -495,8 +520,10 @@ class Peers:
         credentials: Credentials | None = None,
         removed_at: Callable[[str], int] = lambda address: 0,
         on_removed: Callable[[int], None] = lambda index: None,
+        names: Names | None = None,
     ) -> None:
         self.reactor = reactor
+        self.names = Names(reactor) if names is None else names
         self.clock = clock
         self._awake = AwakeClock(clock.seconds, 2 * TICK_S)
         self.me = me

@@ -1,4 +1,4 @@
-"""Links to other members where logins are demanded: who has not shown that it is a broker replicates nothing."""
+"""Links to other members: who has not shown that it is a broker replicates nothing, and each is tried until it can be reached."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import maybeDeferred
-from twisted.internet.error import ConnectionDone
+from twisted.internet.error import ConnectError, ConnectionDone, NoRouteError
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactor, StringTransport
 from twisted.python.failure import Failure
@@ -20,6 +20,7 @@ from ha.core.membership import Membership
 from ha.core.versions import Versions
 from ha.net.peers import PEER_PROPERTY, TICK_S, IncomingPeer, Peers
 from tests.broker.clients import Bench, bench
+from tests.ha.net.name_server import NameServer
 
 USERS = Users({name: {SHA_256: users.derive(SHA_256, "secret", b"salt" * 4)} for name in ("ann", "brokers")}, b"nobody knows")
 OTHER, ME = "10.0.0.2:5672", "10.0.0.1:5672"
@@ -29,7 +30,7 @@ def demanding(clock: Clock) -> Authentication:
     return Authentication(clock, maybeDeferred, lambda: "nonce", demanded=True, users=USERS)
 
 
-def peers(b: Bench, user: str) -> Any:
+def peers(b: Bench, user: str, server: NameServer | None = None) -> Any:
     reactor: Any = MemoryReactor()
     made: Any = Peers(
         reactor,
@@ -43,6 +44,7 @@ def peers(b: Bench, user: str) -> Any:
         versions=Versions(MACHINE_VERSION),
         cluster_version=lambda: 1,
         user=user,
+        names=None if server is None else server.names,
     )
     b.broker.admission.roles[PEER_PROPERTY] = made
     return made
@@ -102,4 +104,88 @@ def test_a_member_that_takes_the_connection_and_says_nothing_is_tried_again() ->
         assert len(reactor.tcpClients) == 2
         told = "exchanges no messages with this broker: it accepts the connection but does not answer; its log may say why"
         assert made.trouble() == {OTHER: told}
+        made.stop()
+
+
+def pass_time(b: Bench, made: Any, seconds: float) -> None:
+    for _ in range(round(seconds / TICK_S)):
+        b.clock.advance(TICK_S)
+        made.tick()
+
+
+def test_a_name_server_that_does_not_answer_is_asked_once_for_each_member() -> None:
+    """Breaks when each attempt begins another lookup: soon they use all threads, and logins and reads from disk wait."""
+    server = NameServer({"broker2": ["192.0.2.2"]}, silent=True)
+    with bench() as b:
+        made = peers(b, "", server)
+        made.set_members(Membership.of([ME, "broker2:5672", "broker3:5672"]))
+        pass_time(b, made, 60)
+        assert [name for name, _ in server.held] == ["name broker2", "name broker3"]
+        assert made.reactor.tcpClients == []
+        server.answer()
+        assert [client[:2] for client in made.reactor.tcpClients] == [("192.0.2.2", 5672)]
+        told = "cannot be reached (no address of broker3 was found: Name or service not known)"
+        assert made.trouble() == {"broker2:5672": "is not connected yet", "broker3:5672": told}
+        server.known["broker3"] = ["192.0.2.3"]
+        pass_time(b, made, 1)
+        assert [client[:2] for client in made.reactor.tcpClients] == [("192.0.2.2", 5672), ("192.0.2.3", 5672)]
+        made.stop()
+
+
+@pytest.mark.parametrize("known", [{}, {"broker2": ["192.0.2.2"]}])
+def test_a_link_that_ended_during_the_lookup_stays_ended(known: dict[str, list[str]]) -> None:
+    server = NameServer(known, silent=True)
+    with bench() as b:
+        made = peers(b, "", server)
+        made.set_members(Membership.of([ME, "broker2:5672"]))
+        made.set_members(Membership.of([ME, OTHER]))
+        server.answer()
+        pass_time(b, made, 5)
+        assert [client[0] for client in made.reactor.tcpClients] == ["10.0.0.2"]
+        assert server.held == []
+        made.stop()
+
+
+def test_a_member_that_has_an_ipv6_address_only_is_called_there() -> None:
+    with bench() as b:
+        made = peers(b, "", NameServer({"broker2": ["2001:db8::2"]}))
+        made.set_members(Membership.of([ME, "broker2:5672"]))
+        assert [client[:2] for client in made.reactor.tcpClients] == [("2001:db8::2", 5672)]
+        made.stop()
+
+
+def test_each_attempt_is_made_to_the_next_address_and_the_reasons_of_all_are_told() -> None:
+    """Breaks when a member is called only where it does not listen, or when each attempt logs another reason."""
+    server = NameServer({"broker2": ["2001:db8::2", "192.0.2.2"]})
+    with bench() as b:
+        made = peers(b, "", server)
+        made.set_members(Membership.of([ME, "broker2:5672"]))
+        reasons = {"192.0.2.2": ConnectError(), "2001:db8::2": NoRouteError()}
+        called, told = [], []
+        for _ in range(4):
+            host, _, link, *_ = made.reactor.tcpClients[-1]
+            link.clientConnectionFailed(None, Failure(reasons[host]))
+            called.append(host)
+            told.append(made.trouble()["broker2:5672"])
+            b.clock.advance(0.5)
+        assert called == ["192.0.2.2", "2001:db8::2"] * 2
+        assert told[1:] == ["cannot be reached (An error occurred while connecting.; No route to host.)"] * 3
+        server.known["broker2"] = ["2001:db8::2"]
+        host, _, link, *_ = made.reactor.tcpClients[-1]
+        link.clientConnectionFailed(None, Failure(reasons[host]))
+        b.clock.advance(0.5)
+        link.clientConnectionFailed(None, Failure(NoRouteError()))
+        assert made.trouble()["broker2:5672"] == "cannot be reached (No route to host.)"
+        made.stop()
+
+
+def test_an_address_where_something_else_answers_is_not_called_again_at_once() -> None:
+    with bench() as b:
+        made = peers(b, "", NameServer({"broker2": ["192.0.2.2", "192.0.2.3"]}))
+        made.set_members(Membership.of([ME, "broker2:5672"]))
+        connection: Any = made.reactor.tcpClients[0][2].buildProtocol(None)
+        connection.makeConnection(StringTransport())
+        connection.connectionLost(Failure(ConnectionDone()))
+        b.clock.advance(0.5)
+        assert [client[0] for client in made.reactor.tcpClients] == ["192.0.2.2", "192.0.2.3"]
         made.stop()

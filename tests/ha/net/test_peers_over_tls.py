@@ -27,6 +27,7 @@ from tests.broker.clients import Bench, Client, bench, condition
 from tests.broker.core.stream import init
 from tests.broker.net.visitor import Visitor
 from tests.certificates import CLIENT, authority
+from tests.ha.net.name_server import NameServer
 from tests.tokens import AUDIENCE, ISSUER, NOW_S, key_set, token
 
 ME, OTHER, THIRD = "broker1:5671", "broker2:5671", "broker3:5671"
@@ -67,6 +68,7 @@ def peers_of(folder: Path, **options: Any) -> Peers:
         members=lambda: Membership.of([ME, OTHER, THIRD]),
         versions=Versions(1),
         cluster_version=lambda: 1,
+        names=NameServer({"broker2": ["192.0.2.2"], "broker3": ["192.0.2.3"]}).names,
         credentials=Credentials(TlsFiles(certificate, key, authorities=authority().write(folder))),
         **options,
     )
@@ -200,7 +202,7 @@ def called(peers: Peers, folder: Path, *names: str, **options: Any) -> Visitor:
     peers.set_members(Membership.of([ME, OTHER]))
     reactor: Any = peers.reactor
     host, port, factory = reactor.tcpClients[-1][:3]
-    assert (host, port) == ("broker2", 5671)
+    assert (host, port) == ("192.0.2.2", 5671)
     shown = authority().issue("other", *names, **options).write(folder, "other")
     return Visitor(factory.buildProtocol(None), trusts=authority().write(folder), shows=shown, serves=True)
 
