@@ -12,7 +12,8 @@ Only the log that has the route remembers the sequences. A queue whose messages 
 `configuration` in a cluster) may get a message again: at least once instead of exactly once.
 
 Invariants: a batch that enqueues a route's message on a queue of the route's log has its HELD record; messages are enqueued in
-the order of the link; after a stop, no further message of the link is accepted.
+the order of the link; after a stop, no further message of the link is accepted; a message passes through the exchanges of the
+route's log once, so that it gets one number there, and is their last message only when it is new.
 """
 
 from __future__ import annotations
@@ -286,12 +287,16 @@ class Intake:
         """Put these messages; `known`: on the queues of other logs alone."""
         lead, number, messages, nbytes = self.logs.lead, self.number, stretch.messages, stretch.nbytes
         first, count, timed = stretch.first, len(messages), producer.timed
-        beside = {self.logs.ledger_at(exchange) for exchange in stretch.routed.through} - {lead}
-        if stretch.routed.through:
-            messages = [pass_on(self.logs, stretch.routed, data) for data in messages]
-            nbytes = sum(map(len, messages))
         own = [] if known else [queue for queue in stretch.queues if self.logs.ledger_of(queue) is lead]
         others = [queue for queue in stretch.queues if self.logs.ledger_of(queue) is not lead]
+        through = stretch.routed.through
+        if known:
+            through = tuple(each for each in through if others and self.logs.ledger_at(each) is not lead)
+        beside = {self.logs.ledger_at(exchange) for exchange in through} - {lead}
+        if through:
+            routed = stretch.routed._replace(through=through)
+            messages = [pass_on(self.logs, routed, data) for data in messages]
+            nbytes = sum(map(len, messages))
         if not known:
             self.has_put(stretch.routed, count)
         for queue in others:

@@ -15,6 +15,7 @@ from broker.core import limits
 from broker.core.commands import Setting
 from broker.core.hops import HOPS
 from broker.core.origins import LEAVING
+from broker.core.passage import INITIAL_VALUE, SEQUENCE
 from tests.broker.clients import ADMIN, condition, request
 from tests.broker.route_bench import Network, network
 
@@ -148,6 +149,41 @@ def test_what_the_destination_holds_comes_again_and_is_put_nowhere(net: Network,
     net.pass_time(3)
     assert [body.strip() for body in net.bodies("b", "in")] == ["0", "1", "2", "last"]
     assert (net.brokers["a"].depth("out"), held(net)) == (0, 0)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["replicated queues", "a queue of the local log too"])
+def test_what_comes_again_takes_no_number_of_an_exchange_and_is_not_its_last_message(net: Network, own: bool) -> None:
+    """A gap in the numbers would be read as a loss, and a queue that is bound later is owed the newest message."""
+    p = net.add("p", clustered=True, default_level="all")
+    net.ask("p", "CREATE", "exchange", "e", exchangeType="fanout", arguments={SEQUENCE: 1, INITIAL_VALUE: 1})
+    p.queue("sq")
+    p.queue("own", replicate="none")
+    p.queue("late")
+    for queue in ("sq", "own") if own else ("sq",):
+        net.ask("p", "CREATE", "binding", exchange="e", queue=queue, key="")
+    net.send("a", "out", *range(3))
+    source = net.brokers["a"].lead
+    source.automatic = False
+    net.route("p", "a", "e", "out")
+    assert source.waiting, "they are about to leave the source"
+    net.send("p", "e", "newest")
+    source.become("recovering")
+    source.automatic = True
+    net.cut()
+    source.become("standalone")
+    net.pass_time(3)
+    assert net.brokers["a"].depth("out") == 0, "they came again, and were accepted"
+    net.ask("p", "CREATE", "binding", exchange="e", queue="late", key="")
+    net.send("p", "e", "last")
+
+    def numbered(queue: str) -> list[tuple[Any, Any]]:
+        return [((each.annotations or {}).get(SEQUENCE), each.body) for each in net.messages("p", queue)]
+
+    assert numbered("sq") == [(1, 0), (2, 1), (3, 2), (4, "newest"), (5, "last")]
+    assert numbered("late") == [(4, "newest"), (5, "last")]
+    if own:
+        again = [(None, 0), (None, 1), (None, 2)]
+        assert numbered("own") == [*numbered("sq")[:4], *again, (5, "last")], "at least once, and not with a second number"
 
 
 def test_what_was_put_and_never_committed_comes_again(net: Network) -> None:
