@@ -118,6 +118,11 @@ class DeadLetters:
             self._heads.pop(each, None)
         return found
 
+    @property
+    def owed(self) -> bool:
+        """Whether messages wait here that a consumer has rejected: its outcome is settled, and nothing in the log says so yet."""
+        return REJECTED in self.waiting.values()
+
     def __contains__(self, sequence: int) -> bool:
         """Whether this message is on its way out."""
         return sequence in self.waiting or sequence in self._later or sequence in self._kept

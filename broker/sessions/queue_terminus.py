@@ -7,7 +7,7 @@ subscriptions share the available messages in turn; it ends with the queue, and 
 Invariants: only one subscription at a time acquires a message; with a single active consumer, no message is given out while
 others are about to return; a queue that is nearly full gives its producers no credit until it has fallen below its lower
 threshold; no message overtakes one whose body is being read from disk; a message that is leaving as a dead letter is not
-delivered.
+delivered; dead letters leave, and their bodies are read, also while consumers get nothing.
 """
 
 from __future__ import annotations
@@ -476,6 +476,8 @@ class QueueTerminus:
             self.operation.look_again()
         stands = self._queues.logs.closed or self.paused
         if self._queues.held or (stands and not any(each.drains for each in self.subscriptions)):
+            if self.node.messages is not None and self.letters.wanted():
+                self._read_ahead(set())
             return
         if self.node.displacing is not None and not self.node.displacing.ready:
             self._queues.last_values.read(self)

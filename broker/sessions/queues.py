@@ -157,6 +157,10 @@ class Queues:
         """How many messages are with consumers that have not settled them."""
         return sum(each.outstanding for terminus in self._termini.values() for each in terminus.subscriptions)
 
+    def owe_letters(self) -> bool:
+        """Whether messages that were rejected still have to leave their queues."""
+        return any(terminus.letters.owed for terminus in self._termini.values())
+
     def release_all(self) -> None:
         """This broker stops serving: acquired messages are available again."""
         for node in self.logs.nodes.queues.values():

@@ -117,6 +117,49 @@ def test_what_was_sent_before_is_committed_and_answered_and_what_comes_later_is_
     assert statuses(client, link) == [ACCEPTED]
 
 
+@pytest.mark.parametrize("size", [10, limits.LARGE_PARTS * 16 * 1024 + 1])
+def test_what_was_rejected_has_left_its_queue_even_if_it_is_not_in_memory(size: int) -> None:
+    """The rejections are settled. Without the dead letters, the next primary would give the messages out again."""
+    with bench(clustered=True, default_level="all", message_memory=0, part_bytes=16 * 1024) as b:
+        asked = Asked(b)
+        b.queue("dead")
+        b.queue("source", alternateExchange="amq.fanout")
+        assert b.client(ADMIN).request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": "dead", "key": ""})[0] == 201
+        client = b.client()
+        client.send(client.sender("source"), *(f"{n}".ljust(size) for n in range(3)))
+        client.auto_accept = False
+        link = client.receiver("source")
+        assert len(client.bodies(link)) == 3
+        asked.ask()
+        b.lead.holds_reads = True
+        for delivery, _ in client.received[link.name]:
+            client.give(delivery, proton.Delivery.REJECTED)
+        asked.pass_time(QUIET_S)
+        assert asked.quiet == 0, "their bodies are being read"
+        b.lead.end_reads()
+        asked.pass_time()
+        assert asked.quiet == 1
+        assert [b.depth("source"), b.depth("dead")] == [0, 3]
+
+
+def test_a_disk_that_does_not_answer_holds_a_handover_up_only_for_the_time_that_was_given() -> None:
+    with bench(clustered=True, default_level="all", message_memory=0) as b:
+        asked = Asked(b)
+        b.queue("source", alternateExchange="amq.fanout")
+        client = b.client()
+        client.send(client.sender("source"), "a")
+        client.auto_accept = False
+        link = client.receiver("source")
+        asked.ask()
+        b.lead.holds_reads = True
+        client.give(client.received[link.name][0][0], proton.Delivery.REJECTED)
+        asked.pass_time(WITHIN_S - 0.05)
+        assert asked.quiet == 0
+        asked.pass_time(0.1)
+        assert asked.quiet == 1
+        b.lead.end_reads()
+
+
 def test_a_log_that_takes_too_long_gets_its_quiet_all_the_same(asked: Asked) -> None:
     """It gives a time, and calls the handover off if that was not enough."""
     client = asked.b.client()
