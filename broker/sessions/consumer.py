@@ -6,8 +6,10 @@ or when the link or the term ends. If the connection is lost, and the queue limi
 counts as failed (docs/adr/0060). Deliveries to a drain or a route do not count, and have no deadline, because these only move
 messages. A browsing subscription does not acquire messages.
 
-Invariants: `accepted` is confirmed only when the dequeue is committed; the number of unsettled messages of a link is limited by
-the client's credit and by `limits.MAX_UNSETTLED_PER_LINK`; while a large message is being sent, its link sends no other message.
+Invariants: `accepted` is confirmed only when the dequeue is committed; `modified` is confirmed only when the count, the delay and
+the annotations are committed, unless the message becomes a dead letter; `rejected` is confirmed at once; the number of unsettled
+messages of a link is limited by the client's credit and by `limits.MAX_UNSETTLED_PER_LINK`; while a large message is being sent,
+its link sends no other message.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any, Protocol
 from broker.amqp.links import Condition, Sender
 from broker.core import limits, message
 from broker.core.acl.questions import Lookups
-from broker.core.links import ACCEPTED, MODIFIED, REJECTED, RELEASED, TRANSACTION_SHIFT
+from broker.core.links import ACCEPTED, FAILED, MODIFIED, REJECTED, RELEASED, TRANSACTION_SHIFT, UNDELIVERABLE
 from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
 from broker.core.queues.blocks import Lot
@@ -332,7 +334,11 @@ class Subscription(LinkEnd):
             notes = {each: said[at] for at, each in enumerate(found, first) if at in said} if said else {}
             self.queue.settle(found, outcome, notes)
             if not settled:
-                link.settle(first, count, kind if (kind := outcome & 0xFF) in _REPEATED else 0)
+                kind = outcome & 0xFF
+                if kind == MODIFIED and not outcome & UNDELIVERABLE and (outcome & FAILED or notes):
+                    ledger.settle(link, first, count, kind)
+                else:
+                    link.settle(first, count, kind if kind in _REPEATED else 0)
         if taken:
             ledger.dequeue(messages.number, taken, link if confirm else None, confirm)
         if back:

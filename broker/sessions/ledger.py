@@ -100,7 +100,8 @@ class _Waits:
 
     def __init__(self) -> None:
         self.accepts: dict[Receiver, list[tuple[int, int]]] = {}
-        self.settles: dict[Sender, list[tuple[int, int]]] = {}
+        self.settles: dict[Sender, list[tuple[int, int, int]]] = {}
+        """With the outcome that is repeated to the peer: (first id, count, outcome)."""
         self.answers: list[Callable[[str], None]] = []
         self.calls: list[Callable[[], None]] = []
         self.returns: list[Callable[[], None]] = []
@@ -387,7 +388,13 @@ class Ledger:
         """Take messages off for good; these runs (first id, count) of `link` are settled when that is committed."""
         self._builder.dequeues_for(number).extend(sequences)
         if link is not None:
-            self._waits.settles.setdefault(link, []).extend(runs)
+            self._waits.settles.setdefault(link, []).extend([(first, count, ACCEPTED) for first, count in runs])
+        self._arm()
+
+    def settle(self, link: Sender, first: int, count: int, outcome: int) -> None:
+        """Settle these deliveries with this outcome when everything that was put so far in this turn is committed."""
+        self._waits.settles.setdefault(link, []).append((first, count, outcome))
+        self._waits.calls.append(_nothing)  # perhaps nothing was put
         self._arm()
 
     def count(self, number: int, sequence: int, by: int = 1) -> None:
@@ -568,9 +575,9 @@ class Ledger:
                     link.settle(first, count, ACCEPTED)
                 if link.open and link.context is not None:
                     link.context.accepted(sum([count for _, count in runs]))
-            for sender, runs in waits.settles.items():
-                for first, count in runs:
-                    sender.settle(first, count, ACCEPTED)
+            for sender, settled in waits.settles.items():
+                for first, count, outcome in settled:
+                    sender.settle(first, count, outcome)
                 if sender.context is not None:
                     sender.context.session.touch()
             for origin, sequences in waits.held:

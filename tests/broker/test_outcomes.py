@@ -91,6 +91,68 @@ def test_a_consumer_that_settles_second_is_answered_whatever_the_outcome_is(outc
         assert b.depth("q") == (1 if outcome in (RELEASED, MODIFIED) else 0)
 
 
+@pytest.mark.parametrize(
+    "failed, note", [(True, None), (False, {"a": 1}), (False, {"x-opt-delivery-delay": 60_000})], ids=["failed", "note", "delay"]
+)
+def test_what_modified_says_of_a_message_is_committed_before_it_is_settled(failed: bool, note: dict[str, Any] | None) -> None:
+    """A client that has the settlement may rely on the count, the annotations and the delay, whoever is the primary then."""
+    with bench(clustered=True, default_level="all") as b:
+        b.upgraded()
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), "a", "b")
+        client.auto_accept = False
+        link = client.receiver("q", credit=2)
+        (first, second), b.lead.automatic = [delivery for delivery, _ in client.received[link.name]], False
+        first.local.failed = failed
+        if note is not None:
+            first.local.annotations = {proton.symbol(name): value for name, value in note.items()}
+        first.update(MODIFIED)
+        second.update(RELEASED)
+        b.pass_time(1)
+        assert [first.settled, second.settled] == [False, True], "no record says that a message was released"
+        b.lead.commit()
+        b.pass_time(1)
+        assert first.settled
+        assert first.remote_state == MODIFIED
+        b.lead.automatic = True
+
+
+def test_an_outcome_whose_annotations_are_too_long_is_settled_though_nothing_is_to_be_committed() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), "a")
+        client.auto_accept = False
+        link = client.receiver("q", credit=1)
+        ((delivery, _),) = client.received[link.name]
+        delivery.local.annotations = {proton.symbol("a"): "x" * limits.MAX_NOTE_BYTES}
+        delivery.update(MODIFIED)
+        b.settle()
+        assert delivery.settled
+
+
+def test_a_link_that_ends_before_its_outcome_is_committed_holds_nothing_up() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), "a")
+        client.auto_accept = False
+        link = client.receiver("q", credit=1)
+        b.lead.automatic = False
+        ((delivery, _),) = client.received[link.name]
+        delivery.local.failed = True
+        delivery.update(MODIFIED)
+        b.pass_time(1)
+        link.close()
+        b.settle()
+        b.lead.automatic = True
+        b.lead.commit()
+        b.pass_time(1)
+        ((_, again),) = client.received[client.receiver("q", name="again").name]
+        assert again.delivery_count == 1
+
+
 def test_who_drains_an_empty_queue_gets_its_credit_back_and_may_give_credit_again() -> None:
     with bench() as b:
         b.queue("q")
