@@ -28,6 +28,7 @@ EDGES = {
     "broker/telemetry.py": {"threading", "time"},  # has a thread and files of its own; a broker runs without it too
     "broker/telemetry_files.py": {"glob"},
     "broker/users_file.py": {"fcntl"},  # qpid-passwd alone locks it
+    "ha/net/names.py": {"socket"},  # asks the system's resolver for names; a simulation has numbers
     "ha/virtual_ip.py": {"socket"},  # netlink and packet sockets, which no simulation has
     "ha/settings.py": {"shutil", "socket"},  # whether there is the program that it names; and when --ha-address is not given
 }

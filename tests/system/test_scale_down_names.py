@@ -74,7 +74,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         last.kill()
         middle.stop()
         s.want(None)
-        assert s.once()[0].status == 0
+        assert s.once()[0].status == 1, "the stores are not wanted, and not released"
         told.moved_at_zero = came(target.address, "orders")
         target.kill()
         s.want(middle)
