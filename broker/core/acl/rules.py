@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
 
 from broker.core import limits
 from broker.core.acl.lookups import ALL, DEFAULT_EXCHANGE, GUARDED, LIMITED, LOOKUPS, UPPER
@@ -190,18 +191,22 @@ class Acl:
         return found
 
 
+_IN_NAMES: Final = str.maketrans(".@*#", "____")
+
+
 def _quota(quotas: Mapping[str, int], user: str) -> int | None:
     """A user's own quota, else that of `all`. If there are quotas and none of them applies to the user, it is 0."""
     return quotas.get(user, quotas.get(ALL, 0)) if quotas else None
 
 
 def substitute(text: str, user: str) -> str:
-    """A rule's text with the names of the user in the place of ${user}, ${domain} and ${userdomain}; dots and @ become _."""
+    """A rule's text with the names of the user in the place of ${user}, ${domain} and ${userdomain}. Dots and @ become _, and so
+    do * and #, because a user's name must not be a wildcard."""
     if "${" not in text:
         return text
     name, _, domain = user.partition("@")
     values = {"user": name, "domain": domain, "userdomain": user}
-    return _SUBSTITUTED.sub(lambda found: values[found[1]].replace(".", "_").replace("@", "_"), text)
+    return _SUBSTITUTED.sub(lambda found: values[found[1]].translate(_IN_NAMES), text)
 
 
 def _matches(name: str, wanted: str, fact: str, user: str, *, denies: bool) -> bool:

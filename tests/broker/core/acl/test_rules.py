@@ -163,6 +163,20 @@ def test_names_of_the_user_stand_in_for_variables_with_dots_and_at_signs_as_unde
     assert found.decide(user, "bind", "exchange", told).allowed
 
 
+@pytest.mark.parametrize("user", ["*@QPID", "bo*@QPID", "#@QPID"])
+def test_a_users_name_is_no_wildcard(user: str) -> None:
+    """Breaks when who may choose a name, by a token or a certificate, gets what all others have."""
+    found = acl(
+        "acl allow all consume queue name=${user}\n"
+        "acl allow all publish exchange name=amq.topic routingkey=${user}.#\n"
+        "acl allow all create queue name=${userdomain}\n"
+    )
+    assert not allowed(found, user, "consume", "queue", name="bob")
+    assert not allowed(found, user, "publish", "exchange", name="amq.topic", routingkey="bob.orders")
+    assert not allowed(found, user, "create", "queue", name="bob_QPID")
+    assert allowed(found, user, "consume", "queue", name=user.partition("@")[0].replace("*", "_").replace("#", "_"))
+
+
 def test_a_limit_that_is_passed_turns_an_allowance_into_a_denial_and_leaves_a_denial() -> None:
     found = acl(
         "acl allow bob create queue name=q* queuemaxsizelowerlimit=10 queuemaxsizeupperlimit=100 queuemaxcountupperlimit=5\n"
