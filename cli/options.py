@@ -17,6 +17,7 @@ import click
 
 from broker.client import ManagementClient, find_primary
 from broker.core import urls
+from broker.core.sasl import PLAIN
 from broker.core.urls import Address, Url
 from broker.options import PASSWORD_FILE, SASL_MECHANISM, Option, SettingsError, gather, seconds, with_password
 from broker.tls_files import FILES, NO_TLS, TlsFiles
@@ -102,7 +103,15 @@ class Target:
         )
 
     def at(self, *addresses: Address) -> Target:
-        """The same target as an administrator, at other addresses."""
+        """The same target as an administrator, at other addresses, which a broker has told. SettingsError if a password would
+        go there in the clear that the user sends over TLS.
+        """
+        if self.mechanism == PLAIN and all(each.transport == urls.SSL for each in self.url.addresses):
+            clear = next((each.name for each in addresses if each.transport != urls.SSL), "")
+            if clear:
+                raise SettingsError(
+                    f"{clear} is told as an address without TLS: with the mechanism PLAIN, the password is not sent there"
+                )
         return replace(self, url=replace(self.url, addresses=addresses), admin=True)
 
     def each(self) -> list[Target]:

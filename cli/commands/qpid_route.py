@@ -15,10 +15,10 @@ from typing import Any
 
 import click
 
-from broker.client import ClientError, ManagementClient, ManagementError
+from broker.client import ClientError, ConnectError, ManagementClient, ManagementError
 from broker.core import urls
 from broker.core.sasl_client import MECHANISMS
-from broker.options import nearest
+from broker.options import SettingsError, nearest
 from cli import endings, options
 from cli.output import note, show_json
 
@@ -98,7 +98,11 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
         client = await target.connect(reactor)
 
         async def reach(url: str) -> ManagementClient:
-            return await target.at(*urls.parse(url).addresses).connect(reactor)
+            try:
+                there = target.at(*urls.parse(url).addresses)
+            except SettingsError as error:
+                raise ConnectError(str(error)) from None
+            return await there.connect(reactor)
 
         result = await task.work(client, task, flags, reach)
         await client.close()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.core import urls
+from broker.options import SettingsError
+from cli.options import Target
 from tests.cli.running import run
 from tests.system.harness import free_ports
 
@@ -135,6 +139,16 @@ def test_a_map_has_the_routes_of_all_brokers_that_fetch_from_each_other_and_says
         "",
     ]
     assert "Static Routes:\n   none found\n" in run("qpid-route", "route", "map", far.name).out
+
+
+def test_no_password_goes_in_the_clear_to_an_address_that_a_broker_has_told_without_tls() -> None:
+    told = urls.parse("b:2").addresses
+    target = Target(urls.parse("amqps:ann@a:1"), 1.0, "PLAIN", admin=True)
+    with pytest.raises(SettingsError, match=r"^b:2 is told as an address without TLS: with the mechanism PLAIN, the password"):
+        target.at(*told)
+    assert target.at(*urls.parse("amqps:b:2").addresses).url.names == ("b:2",)
+    assert replace(target, mechanism="SCRAM-SHA-256").at(*told).url.names == ("b:2",), "which does not show the password"
+    assert replace(target, url=urls.parse("ann@a:1")).at(*told).url.names == ("b:2",), "as its user has chosen"
 
 
 def test_a_broker_without_routes_says_so_beside_the_list(peers: Any) -> None:
