@@ -491,7 +491,9 @@ class Ledger:
         self._passages.clear()
 
     def _may_wait(self) -> bool:
-        return self._builder.only_dequeues and not (self._waits.settles or self._waits.calls or self._passages)
+        return self._builder.only_dequeues and not (
+            self._waits.settles or self._waits.calls or self._waits.returns or self._passages
+        )
 
     def _turn(self) -> None:
         self._turn_call = None
@@ -506,7 +508,7 @@ class Ledger:
             self._say_what_passed()
             if self._full:
                 builder, waits = self._full.popleft()
-            elif self._builder or self._waits.calls:
+            elif self._builder or self._waits.calls or self._waits.returns:
                 builder, waits = self._builder, self._waits
                 self._builder, self._waits = BatchBuilder(), _Waits()
             else:
@@ -524,7 +526,8 @@ class Ledger:
     @property
     def idle(self) -> bool:
         """Whether nothing waits to be proposed, and nothing that was proposed waits to be committed."""
-        return not (self._proposed or self._full or self._builder or self._waits.calls or self._passages)
+        waits = self._waits
+        return not (self._proposed or self._full or self._builder or waits.calls or waits.returns or self._passages)
 
     def close(self) -> None:
         """Stop: nothing more is proposed."""

@@ -108,6 +108,9 @@ def test_times_that_consumers_ask_for_in_several_batches_all_count(monkeypatch: 
             b.settle()
         assert client.bodies(other) == []
         assert states(b) == [(each, "delayed", 1) for each in "abc"]
+        b.lead.automatic = True
+        b.pass_time(61.0)
+        assert client.bodies(other) == ["a", "b", "c"], "they have returned, although nothing else was written to the log"
 
 
 def test_what_is_deferred_comes_when_somebody_asks_for_its_sequence_and_not_before() -> None:
