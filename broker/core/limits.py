@@ -233,6 +233,9 @@ it is left.
 PARTS_INFLOW_BYTES = 4 * MIB
 """The same for connections that send parts of large messages."""
 
+LETTERS_INFLOW_BYTES = 4 * MIB
+"""Bytes of dead letters in one log that are not committed yet. Above it, queues send no more until some of them are."""
+
 MAX_QUEUES = 50_000
 """Queues of one broker, exclusive and temporary ones included."""
 

@@ -11,7 +11,7 @@ Invariants: messages that wait here are not delivered; they leave in the order i
 be put anywhere at the moment; when one is sent, it is withdrawn (`withdraw`), so that nothing else is done with it until that is
 committed; a message that cannot be read stays on its queue, and is not counted; no message leaves its queue before its copies are
 safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`, and one second tries at most so many of those that are
-kept.
+kept; while a log has `limits.LETTERS_INFLOW_BYTES` of letters to commit, none is sent and no body is read for one.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _Kept(Exception):
 class DeadLetters:
     """See the module."""
 
-    __slots__ = ("_heads", "_kept", "_later", "_logs", "_origin", "_schedule", "_told", "waiting")
+    __slots__ = ("_heads", "_kept", "_later", "_logs", "_origin", "_schedule", "_stands", "_told", "waiting")
 
     def __init__(self, origin: Origin, logs: Logs, schedule: Schedule) -> None:
         self.waiting: dict[int, str] = {}
@@ -100,6 +100,8 @@ class DeadLetters:
         """Those that have no place to go to, and are tried again."""
         self._kept: dict[int, str] = {}
         """Those that no queue takes, and whose content cannot be read: they are tried again in turn, some at a time."""
+        self._stands = False
+        """Whether none is sent until a log has committed some of the letters of all queues."""
         self._told: set[int] = set()
         """The large messages that cannot leave and are already reported in the log file."""
 
@@ -129,7 +131,9 @@ class DeadLetters:
 
     def wanted(self) -> list[int]:
         """The messages whose bodies are needed next."""
-        return list(islice(self.waiting, limits.MAX_TURN_MESSAGES)) if self._origin.node.definition.alternate else []
+        if self._stands or not self._origin.node.definition.alternate:
+            return []
+        return list(islice(self.waiting, limits.MAX_TURN_MESSAGES))
 
     def clear(self) -> None:
         """The queue was deleted, or this broker stops serving."""
@@ -138,6 +142,7 @@ class DeadLetters:
         self._later.clear()
         self._kept.clear()
         self._told.clear()
+        self._stands = False
         self._schedule.cancel(self._key)
 
     @property
@@ -213,8 +218,8 @@ class DeadLetters:
         )
 
     def _send(self, messages: Messages, sequence: int, reason: str) -> bool | None:
-        """Send one on: whether any queue has it now, None when its body must be read first. Unplaced, _Kept, _Unreadable: it
-        stays where it is."""
+        """Send one on: whether any queue has it now, None when its body must be read first, or earlier ones be committed.
+        Unplaced, _Kept, _Unreadable: it stays where it is."""
         origin = self._origin
         if not origin.node.definition.alternate:
             origin.ledger.dequeue(messages.number, (sequence,))
@@ -233,8 +238,24 @@ class DeadLetters:
             if lane.unreadable(sequence)[0]:
                 raise _Unreadable
             return None
+        if self._must_stand():
+            return None
         data = messages.noted(sequence, lot.messages()[0])
         return self._send_small(data, reason, partial(origin.ledger.dequeue, messages.number, (sequence,)))
+
+    def _must_stand(self) -> bool:
+        """Whether too many letters are not committed yet. Then the queue is dispatched again when they are."""
+        if not self._stands:
+            for ledger in self._logs.ledgers.values():
+                if ledger.letter_bytes >= limits.LETTERS_INFLOW_BYTES:
+                    self._stands = True
+                    ledger.when_committed(self._go_on)
+                    break
+        return self._stands
+
+    def _go_on(self) -> None:
+        self._stands = False
+        self._origin.dispatch_soon()
 
     def _send_small(self, data: bytes, reason: str, take_off: Callable[[], None]) -> bool:
         """Send a message to the queues that want it; `take_off` is called when it is safe there. Limits of those queues do not
@@ -249,7 +270,7 @@ class DeadLetters:
         with own.one_batch(len(letter) * len(queues)):
             letter = pass_on(logs, routed, letter)
             for queue in queues:
-                logs.ledger_of(queue).enqueue(queue, [letter], len(letter))
+                logs.ledger_of(queue).put_letter(queue, letter)
             if not others:
                 take_off()
         if not others:

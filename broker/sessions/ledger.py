@@ -96,7 +96,19 @@ class LedgerOwner(Protocol):
 class _Waits:
     """The waits that end when one batch is committed. Deliveries are stored as runs: link -> (first id, count) of each."""
 
-    __slots__ = ("accepts", "answers", "calls", "commands", "going", "held", "nbytes", "proposed_s", "returns", "settles")
+    __slots__ = (
+        "accepts",
+        "answers",
+        "calls",
+        "commands",
+        "going",
+        "held",
+        "letters",
+        "nbytes",
+        "proposed_s",
+        "returns",
+        "settles",
+    )
 
     def __init__(self) -> None:
         self.accepts: dict[Receiver, list[tuple[int, int]]] = {}
@@ -112,6 +124,8 @@ class _Waits:
         self.held: list[tuple[int, Sequence[int]]] = []
         self.nbytes = 0
         """Bytes of messages in the batch."""
+        self.letters = 0
+        """How many of these bytes are dead letters."""
         self.proposed_s = 0.0
 
 
@@ -138,6 +152,8 @@ class Ledger:
         self.storage_text = ""
         self.low = False
         """Whether the disk is nearly full: call `takes` before a message is put."""
+        self.letter_bytes = 0
+        """Bytes of dead letters that were put and are not committed."""
         self.moved_s = -math.inf
         """The time of the last proposal or commit of a batch, by the reactor's clock."""
         self._spare_bytes = 0
@@ -382,6 +398,12 @@ class Ledger:
         self._next_part = self.state.parts.next_seq
         self.drop_parts(self.state.parts.orphans())
 
+    def put_letter(self, node: QueueNode, letter: bytes) -> None:
+        """Put a dead letter on a queue."""
+        self._waits.letters += len(letter)
+        self.letter_bytes += len(letter)
+        self.enqueue(node, [letter], len(letter))
+
     def dequeue(
         self, number: int, sequences: Iterable[int], link: Sender | None = None, runs: Iterable[tuple[int, int]] = ()
     ) -> None:
@@ -571,6 +593,7 @@ class Ledger:
         while self._proposed and self._proposed[0][0] <= self.state.index:
             index, waits = self._proposed.popleft()
             self._inflow.gone(waits.nbytes)
+            self.letter_bytes -= waits.letters
             if waits.nbytes:
                 self._pace.took(waits.nbytes, self._clock.seconds() - waits.proposed_s)
             for link, runs in waits.accepts.items():
@@ -620,6 +643,7 @@ class Ledger:
 
     def _void(self) -> None:
         self._inflow.gone(sum(waits.nbytes for waits in self._all_waits()))
+        self.letter_bytes = 0
         self._proposed.clear()
         self._full.clear()
         self._coming.clear()

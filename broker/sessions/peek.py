@@ -52,7 +52,7 @@ def peek(queue: QueueTerminus, first: int, count: int, done: Callable[[dict[str,
         items = [_item(queue, messages, sequence, nbytes) for sequence, nbytes in found]
         done({"items": items} | ({} if behind is None else {"next": behind}))
 
-    bodies = ReadAhead(messages.order).plan((), wanted, 0) if wanted else []
+    bodies = ReadAhead(messages.order).alone(wanted)
     if not bodies:
         answer()
         return

@@ -282,6 +282,34 @@ def test_many_leave_by_turns_of_which_none_is_long(monkeypatch: pytest.MonkeyPat
         assert 0 < max(sends) <= limits.MAX_TURN_LETTERS
 
 
+@pytest.mark.parametrize("replicate", ["all", "none"])
+def test_many_that_expire_together_leave_no_faster_than_they_are_committed(
+    replicate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when the memory of a primary grows with a backlog that expires, and all producers wait until it has left."""
+    most, size = 400_000, 10_000
+    monkeypatch.setattr(limits, "LETTERS_INFLOW_BYTES", most)
+    monkeypatch.setattr(limits, "BATCH_TARGET_BYTES", 50_000)
+    with bench(clustered=True) as b:
+        b.upgraded()
+        letters_of(b, arguments={"x-message-ttl": 1000}, replicate=replicate)
+        client = b.client()
+        bodies = [str(n).zfill(size) for n in range(300)]
+        client.send(client.sender("q"), *bodies)
+        b.lead.automatic = False
+        b.pass_time(3)
+        inflow, under_way = b.broker.logs.inflow, []
+        while b.lead.waiting:
+            under_way.append(inflow.nbytes)
+            b.lead.commit(1)
+            b.pass_time(0.1, 0.1)
+        assert most <= max(under_way) <= most + 2 * size
+        b.lead.automatic = True
+        b.pass_time(1)
+        assert (b.depth("q"), b.depth("dead"), inflow.nbytes) == (0, 300, 0)
+        assert client.bodies(client.receiver("dead", credit=300)) == bodies
+
+
 def test_a_dead_letter_keeps_the_first_reason_and_has_the_last_one_too() -> None:
     with bench() as b:
         letters_of(b)

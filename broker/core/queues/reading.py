@@ -6,7 +6,8 @@ meanwhile no other plan is made. When the bytes are back in their blocks, the qu
 while its consumers work on this one.
 
 Invariants: a message at which a consumer stopped is in the next plan, whatever the size of its run; a run whose body is in
-memory, that is dead, or that cannot be read, is in no plan.
+memory, that is dead, or that cannot be read, is in no plan; messages that are needed alone make a plan no larger than a window
+and one run.
 """
 
 from __future__ import annotations
@@ -49,16 +50,30 @@ class ReadAhead:
         self._ahead: dict[int, int] = {}
 
     def plan(self, stops: Iterable[int], singles: Iterable[int], window_bytes: int) -> list[Body]:
-        """The runs to read now. `stops` are messages at which a consumer stopped, `singles` are messages that are needed alone.
-        Without these, the next runs are read when less than half a window is in memory.
+        """The runs to read now. `stops` are messages at which a consumer stopped, `singles` are messages that are needed alone:
+        the first of them, and others until they make a window. Without these, the next runs are read when less than half a window
+        is in memory.
         """
         wanted: dict[int, Body] = {}
+        left = window_bytes
         for sequence in singles:
+            n_before = len(wanted)
             self._runs(wanted, self.order.lane_of(sequence), sequence, 0)
+            if len(wanted) > n_before:
+                left -= next(reversed(wanted.values())).nbytes
+                if left <= 0:
+                    break
         for sequence in stops:
             self._ahead[sequence >> LANE_SHIFT] = self._runs(wanted, self.order.lane_of(sequence), sequence, window_bytes)
         if not wanted:
             self._come_next(wanted, window_bytes)
+        return list(wanted.values())
+
+    def alone(self, sequences: Iterable[int]) -> list[Body]:
+        """The runs of all these messages that are not in memory, whatever their size."""
+        wanted: dict[int, Body] = {}
+        for sequence in sequences:
+            self._runs(wanted, self.order.lane_of(sequence), sequence, 0)
         return list(wanted.values())
 
     def _come_next(self, wanted: dict[int, Body], window_bytes: int) -> None:

@@ -191,6 +191,17 @@ def test_a_message_larger_than_the_window_is_read_and_what_is_dead_or_here_is_no
     assert wanted(ahead, PLENTY, 1, singles=(5,)) == [5, 1]
 
 
+def test_messages_that_are_needed_alone_make_a_window_and_the_first_of_them_is_always_read() -> None:
+    files = Files()
+    fifo = Fifo(lane_of(*[1] * 10, files=files, keep=False, nbytes=100))
+    read_back(fifo.lane, files, 2)
+    ahead, singles = ReadAhead(fifo), tuple(range(1, 11))
+    assert wanted(ahead, 1, singles=singles) == [1]
+    assert wanted(ahead, 250, singles=singles) == [1, 3, 4]
+    assert wanted(ahead, 1, 9, singles=singles) == [1, 9]
+    assert [body.sequence for body in ahead.alone(singles)] == [1, *range(3, 11)]
+
+
 def test_what_arrives_stays_in_memory_again_once_all_before_it_is_being_read() -> None:
     """A consumer that keeps pace with a producer would else read each message back that was in memory a moment ago."""
     files = Files()
