@@ -3,8 +3,8 @@
 Life of a request: it names sequences, which `PEEK` lists. Those that still wait get a time that has passed, in one batch of the
 log. When it is committed, they are available in their old places, to any consumer, and the answer contains their number.
 
-Invariant: a sequence that does not wait, because it was delivered, was removed, or never had a time, is counted as left out and
-is not changed.
+Invariants: a sequence that does not wait, because it was delivered, was removed, or never had a time, is counted as left out and
+is not changed; a message that a consumer has got before the batch is committed stays with this consumer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def deliver(queue: QueueTerminus, sequences: list[int], done: Callable[[dict[str
     delays = messages.delays
     found = [] if delays is None else [each for each in sequences if delays.is_waiting(each)]
     for sequence in found:
-        ledger.let_wait(messages.number, sequence, 0)
+        ledger.end_wait(messages.number, sequence)
 
     def committed() -> None:
         queue.due.look()

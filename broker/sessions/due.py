@@ -153,7 +153,7 @@ class Due:
         """The drain has ended, perhaps because it was cancelled: hold back delayed messages again."""
         messages = self._queue.node.messages
         if messages is not None and messages.delays is not None:
-            messages.delays.rewind()
+            messages.delays.rewind_after(self._queue.ledger.now_ms)
             self.look()
 
     def _expire(self, messages: Messages, expiries: Times, found: list[int], now_ms: int) -> None:

@@ -36,7 +36,7 @@ from broker.core.passage import Passage
 from broker.core.queues.blocks import LiveRun, Move
 from broker.core.queues.displacement import Displacing
 from broker.core.queues.residency import Residency
-from broker.core.queues.times import MAX_MS
+from broker.core.queues.times import MAX_MS, OVER
 from broker.core.records import AVAILABLE, EXPIRES, Batch, BatchBuilder, runs_of
 from broker.core.state import CannotApply, State
 from broker.host import REAL_HOST
@@ -432,6 +432,11 @@ class Ledger:
     def let_wait(self, number: int, sequence: int, wait_ms: int) -> None:
         """Let a message that is on its queue be given out in so many ms, and not before."""
         self._builder.times(number, AVAILABLE, sequence, array("Q", (min(self.now_ms + wait_ms, MAX_MS),)))
+        self._arm()
+
+    def end_wait(self, number: int, sequence: int) -> None:
+        """Let a message that waits be given out. One that does not wait any more when this is committed stays as it is."""
+        self._builder.times(number, AVAILABLE, sequence, array("Q", (OVER,)))
         self._arm()
 
     def change(self, command: Command, answer: Callable[[str], None]) -> None:

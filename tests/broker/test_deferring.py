@@ -10,6 +10,7 @@ import pytest
 
 from broker.core import limits
 from broker.core.nodes import CLUSTER
+from broker.sessions.delivering import deliver
 from tests.broker.clients import ADMIN, Bench, Client, bench
 from tests.broker.test_acl import rules
 from tests.broker.test_peek import body_of, shown
@@ -130,6 +131,35 @@ def test_what_is_deferred_comes_when_somebody_asks_for_its_sequence_and_not_befo
         assert client.bodies(link) == ["a", "b", "b"]
         assert states(b) == [("a", "delayed", 0), ("b", "acquired", 0)]
         assert ask(b, 2)[2] == {"count": 0, "left": 1}, "a consumer has it"
+
+
+@pytest.mark.parametrize("twice", [True, False], ids=["asked twice", "asked when the delay ends"])
+def test_who_has_got_a_message_that_was_asked_for_keeps_it_when_another_request_is_committed(twice: bool) -> None:
+    """Breaks when two consumers have one message at a time."""
+    with bench() as b:
+        client = filled(b, "a")
+        link = client.receiver("q", credit=1)
+        defer(client, link, {DELAY: 1 << 40 if twice else 100})
+        link.flow(1)
+        other = client.receiver("q", credit=0)
+        terminus = b.broker.queues.named("q")
+        assert terminus is not None
+        b.lead.automatic = False
+        answers: list[dict[str, Any]] = []
+        for _ in range(1 + twice):
+            deliver(terminus, [1], answers.append)
+            b.settle()
+        if twice:
+            b.lead.commit(1)
+        b.pass_time(0.2, 0.05)
+        assert client.bodies(link) == ["a", "a"]
+        other.flow(1)
+        b.settle()
+        b.lead.commit()
+        b.pass_time(0.2, 0.05)
+        assert client.bodies(other) == []
+        assert answers == [{"count": 1, "left": 0}] * (1 + twice)
+        assert states(b) == [("a", "acquired", 0)]
 
 
 def test_what_is_deferred_waits_on_a_new_primary_too() -> None:

@@ -7,8 +7,9 @@ removed with its message. A new term begins with `rewind`: all entries whose tim
 Times are whole ms since 1970 of the log's time (broker.core.log_time); 0 means no time. Entries are in chunks of `CHUNK`
 consecutive sequences: 8 bytes for each message of a chunk with an entry, and nothing for other messages.
 
-Invariants: an entry that was taken is not taken again before `again` or `rewind`; a chunk without entries is dropped; the agenda
-has each chunk with entries to take, at a time not later than its first one; taking a chunk costs as much as reading it.
+Invariants: an entry that was taken is not taken again before `again`, a rewind, or a new time other than `OVER`; a chunk without
+entries is dropped; the agenda has each chunk with entries to take, at a time not later than its first one; taking a chunk costs
+as much as reading it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _SHIFT = 9
 CHUNK = 1 << _SHIFT
 """Sequences of one chunk."""
 _TAKEN = 1 << 63
+OVER = 1
+"""A time that ends the waiting of an entry, and changes nothing if it was taken."""
 MAX_MS = 1 << 52
 """The latest time; a later one is taken for this."""
 
@@ -76,7 +79,7 @@ class Times:
         was = chunk.column[lo : lo + len(part)]
         if any(was):
             self._forget(chunk, lo, was)
-            part = array("Q", [new or old for new, old in zip(part, was, strict=True)])
+            part = array("Q", [_after(old, new) for new, old in zip(part, was, strict=True)])
         chunk.column[lo : lo + len(part)] = part
         chunk.n += len(part) - part.count(0)
         self.waiting += sum(0 < each < _TAKEN for each in part)
@@ -170,12 +173,28 @@ class Times:
             self._look_at(key, chunk, min(filter(None, chunk.column)))
         self.waiting = len(self)
 
+    def rewind_after(self, when_ms: int) -> None:
+        """Nothing was taken whose time is later than this."""
+        for key, chunk in self._chunks.items():
+            column = chunk.column
+            found = [at for at, each in enumerate(column) if each & _TAKEN and each & ~_TAKEN > when_ms]
+            for at in found:
+                column[at] &= ~_TAKEN
+            if found:
+                self.waiting += len(found)
+                self._look_at(key, chunk, min([column[at] for at in found]))
+
     # ---- checkpoints
 
     def columns(self) -> Iterator[tuple[int, array[int]]]:
         """First sequence and times of each chunk, as copies."""
         for key, chunk in self._chunks.items():
             yield key << _SHIFT, _untaken(chunk.column)
+
+
+def _after(old: int, new: int) -> int:
+    """What an entry is when it gets a new time."""
+    return old if not new else new | old & _TAKEN if new == OVER else new
 
 
 def _untaken(column: array[int]) -> array[int]:

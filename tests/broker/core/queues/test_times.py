@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.core.queues.times import CHUNK, Times
+from broker.core.queues.times import CHUNK, OVER, Times
 
 LANE = 3 << 56
 
@@ -40,6 +40,7 @@ steps = st.one_of(
     st.tuples(st.just("take"), st.integers(0, 30), st.just(1 << 30)),
     st.tuples(st.just("claim"), sequences, st.none()),
     st.tuples(st.just("rewind"), st.none(), st.none()),
+    st.tuples(st.just("rewind after"), st.integers(0, 30), st.none()),
 )
 
 
@@ -54,7 +55,8 @@ def test_times_do_what_a_dictionary_does(plan: list[tuple[str, Any, Any]]) -> No
                 for each, when_ms in enumerate(more, first):
                     if when_ms:
                         model.times[each] = when_ms
-                        model.taken.discard(each)
+                        if when_ms != OVER:
+                            model.taken.discard(each)
             case "removed":
                 times.removed(first, more)
                 for each in [each for each in model.times if first <= each < first + more]:
@@ -66,6 +68,9 @@ def test_times_do_what_a_dictionary_does(plan: list[tuple[str, Any, Any]]) -> No
             case "claim":
                 assert times.claim(first) == (first in model.times and first not in model.taken)
                 model.taken |= {first} & set(model.times)
+            case "rewind after":
+                times.rewind_after(first)
+                model.taken -= {each for each in model.taken if model.times[each] > first}
             case _:
                 times.rewind()
                 model.taken.clear()
@@ -108,3 +113,22 @@ def test_nothing_is_kept_of_a_stretch_in_which_nobody_has_a_time() -> None:
     times = Times()
     times.put(1, column(*([0] * (5 * CHUNK))))
     assert (len(times), times._chunks) == (0, {})
+
+
+def test_a_time_that_is_over_ends_a_wait_and_lets_nothing_be_taken_twice() -> None:
+    times = Times()
+    times.put(1, column(5, 90))
+    assert times.take(10, 100) == [1]
+    times.put(1, column(OVER, OVER))
+    assert times.take(10, 100) == [2]
+    times.put(1, column(OVER, 20))
+    assert (times.take(19, 100), times.take(20, 100)) == ([], [2])
+
+
+def test_only_later_times_are_rewound_when_they_are_to_wait_again() -> None:
+    times = Times()
+    times.put(1, column(5, 60, 50))
+    times.put(CHUNK * 3, column(7))
+    assert times.take(90, 100) == [1, 2, 3, CHUNK * 3]
+    times.rewind_after(7)
+    assert (times.waiting, times.next_ms, times.take(55, 100), times.take(60, 100)) == (2, 50, [3], [2])
