@@ -9,9 +9,10 @@ is kept, and tried again. A large message is passed on with the same parts, so i
 
 Invariants: messages that wait here are not delivered; they leave in the order in which they were added, except those that cannot
 be put anywhere at the moment; when one is sent, it is withdrawn (`withdraw`), so that nothing else is done with it until that is
-committed; a message that cannot be read stays on its queue, and is not counted; no message leaves its queue before its copies are
-safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`, and one second tries at most so many of those that are
-kept; while a log has `limits.LETTERS_INFLOW_BYTES` of letters to commit, none is sent and no body is read for one.
+committed; a message that cannot be read stays on its queue, and is not counted; what is kept or stays holds no group of messages;
+no message leaves its queue before its copies are safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`, and one
+second tries at most so many of those that are kept; while a log has `limits.LETTERS_INFLOW_BYTES` of letters to commit, none is
+sent and no body is read for one.
 """
 
 from __future__ import annotations
@@ -158,6 +159,7 @@ class DeadLetters:
         some = list(islice(self.waiting.items(), limits.MAX_TURN_LETTERS))
         back: list[int] = []
         left: list[int] = []
+        stuck: list[int] = []
         dropped: Counter[str] = Counter()
         for sequence, reason in some:
             try:
@@ -174,8 +176,9 @@ class DeadLetters:
                     self._later[sequence] = reason
             except _Kept:
                 self._kept[sequence] = reason
+                stuck.append(sequence)
             except _Unreadable:
-                pass
+                stuck.append(sequence)
             del self.waiting[sequence]
             self._heads.pop(sequence, None)
         else:
@@ -184,6 +187,7 @@ class DeadLetters:
             elif self._later or self._kept:
                 self._schedule.after(self._key, RETRY_S, self._try_again)
         withdraw(messages, left)
+        messages.order.set_aside(stuck)
         if dropped[DELIVERY_LIMIT]:
             self._tell(dropped[DELIVERY_LIMIT])
         if back:

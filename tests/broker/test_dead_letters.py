@@ -235,6 +235,25 @@ def test_a_dead_letter_whose_key_cannot_be_read_is_kept_until_a_queue_takes_ever
         assert (b.depth("q"), b.depth("dead")) == (0, 1)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_rejected_message_that_is_kept_does_not_hold_its_group(shared: bool) -> None:
+    """Breaks when nobody gets the messages of a group any more because a dead letter of it has no place to go to."""
+    with bench() as b:
+        assert b.client().request("CREATE", "exchange", "dlx", {"exchangeType": "direct"})[0] == 201
+        arguments = {"qpid.group_header_key": "g"} | ({"qpid.shared_msg_group": 1} if shared else {})
+        b.queue("q", alternateExchange="dlx", arguments=arguments)
+        client = b.client()
+        client.send_encoded(client.sender("q"), odd("bad"), odd("good", b"\xa1\x01x"))
+        client.auto_accept = False
+        first = client.receiver("q", credit=0)
+        fail(client, first, outcome=proton.Delivery.REJECTED)
+        first.close()
+        b.settle()
+        second = client.receiver("q", credit=5)
+        b.pass_time(3)
+        assert (client.bodies(second), b.depth("q")) == (["good"], 2)
+
+
 def test_dead_letters_that_are_kept_are_tried_again_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_TURN_LETTERS", 3)
     with bench() as b:
