@@ -87,7 +87,7 @@ class _Kept(Exception):
 class DeadLetters:
     """See the module."""
 
-    __slots__ = ("_heads", "_kept", "_later", "_logs", "_origin", "_schedule", "_stands", "_told", "waiting")
+    __slots__ = ("_heads", "_kept", "_later", "_logs", "_origin", "_retries", "_schedule", "_stands", "_told", "waiting")
 
     def __init__(self, origin: Origin, logs: Logs, schedule: Schedule) -> None:
         self.waiting: dict[int, str] = {}
@@ -101,6 +101,8 @@ class DeadLetters:
         """Those that have no place to go to, and are tried again."""
         self._kept: dict[int, str] = {}
         """Those that no queue takes, and whose content cannot be read: they are tried again in turn, some at a time."""
+        self._retries = False
+        """Whether it is scheduled to try those again."""
         self._stands = False
         """Whether none is sent until a log has committed some of the letters of all queues."""
         self._told: set[int] = set()
@@ -143,12 +145,17 @@ class DeadLetters:
         self._later.clear()
         self._kept.clear()
         self._told.clear()
-        self._stands = False
+        self._retries = self._stands = False
         self._schedule.cancel(self._key)
+        self._schedule.cancel(self._retry_key)
 
     @property
     def _key(self) -> tuple[str, str]:
         return "dead letters", self._origin.node.uuid
+
+    @property
+    def _retry_key(self) -> tuple[str, str]:
+        return "dead letters again", self._origin.node.uuid
 
     def send(self) -> None:
         """Send them on, in order, as far as their bodies are in memory."""
@@ -184,8 +191,9 @@ class DeadLetters:
         else:
             if self.waiting:
                 self._schedule.after(self._key, 0.0, self._origin.dispatch_soon)
-            elif self._later or self._kept:
-                self._schedule.after(self._key, RETRY_S, self._try_again)
+        if (self._later or self._kept) and not self._retries:
+            self._retries = True
+            self._schedule.after(self._retry_key, RETRY_S, self._try_again)
         withdraw(messages, left)
         messages.order.set_aside(stuck)
         if dropped[DELIVERY_LIMIT]:
@@ -194,6 +202,7 @@ class DeadLetters:
             self._origin.give_back(back)
 
     def _try_again(self) -> None:
+        self._retries = False
         later, self._later = self._later, {}
         self.waiting.update(later)
         for sequence in list(islice(self._kept, limits.MAX_TURN_LETTERS)):

@@ -235,6 +235,25 @@ def test_a_dead_letter_whose_key_cannot_be_read_is_kept_until_a_queue_takes_ever
         assert (b.depth("q"), b.depth("dead")) == (0, 1)
 
 
+def test_a_kept_dead_letter_is_tried_again_while_others_come_all_the_time() -> None:
+    with bench() as b:
+        b.queue("dead")
+        admin = b.client({"qpid.ha-admin": True})
+        assert admin.request("CREATE", "exchange", "dlx", {"exchangeType": "direct"})[0] == 201
+        b.queue("q", alternateExchange="dlx")
+        client = b.client()
+        client.auto_accept = False
+        sender, receiver = client.sender("q"), client.receiver("q", credit=0)
+        client.send_encoded(sender, odd("bad"))
+        fail(client, receiver, outcome=proton.Delivery.REJECTED)
+        assert admin.request("CREATE", "binding", "", {"exchange": "dlx", "queue": "dead", "key": ""})[0] == 201
+        for _ in range(6):
+            client.send(sender, "another", subject="x")
+            fail(client, receiver, outcome=proton.Delivery.REJECTED)
+            b.pass_time(0.5)
+        assert (b.depth("q"), b.depth("dead")) == (0, 1)
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_rejected_message_that_is_kept_does_not_hold_its_group(shared: bool) -> None:
     """Breaks when nobody gets the messages of a group any more because a dead letter of it has no place to go to."""
