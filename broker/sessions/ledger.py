@@ -612,7 +612,11 @@ class Ledger:
                 if sender.context is not None:
                     sender.context.session.touch()
             for origin, sequences in waits.held:
-                self._coming[origin].difference_update(sequences)
+                coming = self._coming.get(origin)
+                if coming is not None:
+                    coming.difference_update(sequences)
+                    if not coming:
+                        del self._coming[origin]
             for uuid in waits.going:
                 self._going[uuid] -= 1
                 if not self._going[uuid]:

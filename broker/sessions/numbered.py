@@ -191,8 +191,11 @@ class NumberedTerminus:
         self._queue.ledger.change(command, lambda reason: self._made(producer, reason))
 
     def _made(self, producer: Producer, reason: str) -> None:
-        if self._link is not None:
+        link = self._link
+        if link is not None:
             producer.resume()
+            if self._key not in self._links.attached:  # it ended before this was committed
+                self._links.ended(self._queue.ledger, link)
         elif producer.link.open:
             stop(producer, Condition("amqp:resource-limit-exceeded", reason))
         elif self._links.attached.get(self._key) is producer:  # the queue of the link was deleted meanwhile

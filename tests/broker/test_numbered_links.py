@@ -301,6 +301,22 @@ def test_a_link_is_forgotten_a_time_after_it_was_there_last_and_not_before() -> 
         assert bodies(b) == ["1", "1"]
 
 
+def test_a_link_that_ends_before_the_log_knows_of_it_is_forgotten_after_its_time_too() -> None:
+    with bench() as b:
+        b.queue("q")
+        b.lead.automatic = False
+        client, _ = link_of(b, timeout_s=10)
+        client.lose()
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        assert held(b) == [[]]
+        b.pass_time(8, 4)
+        assert held(b) == [[]]
+        b.pass_time(8, 4)
+        assert held(b) == []
+
+
 def test_who_comes_back_while_its_link_is_being_forgotten_begins_anew() -> None:
     with bench() as b:
         b.queue("q")
