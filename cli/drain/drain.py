@@ -18,7 +18,7 @@ Invariant: it reports the source as empty only if the source has said so at an i
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +26,7 @@ from typing import Any
 from twisted.internet.defer import CancelledError
 
 from broker.client import ManagementError
-from broker.core.origins import named, store_and_queue
+from broker.core.origins import Held, named, store_and_queue
 from broker.drains import DECLINED
 from broker.sessions.departure import CALLED_OFF
 from cli import endings
@@ -120,6 +120,8 @@ class Drain:
         self._result = Result()
         self._stays: set[str] = set()
         """The names in the drain of queues that keep their target in any case."""
+        self._counted: defaultdict[str, Held] = defaultdict(Held)
+        """The sequences of each queue, by its name in the drain, that the result counts."""
         self._expected = 0
         self._told_s = 0.0
 
@@ -433,7 +435,8 @@ class Drain:
             await self._must_keep(target, name, keeper)
             raise
         await self._must_keep(target, name, keeper)
-        move = Move(await self._source.client(), await target.client(), key, address, held, bounded=bounded, traits=self._traits)
+        clients = await self._source.client(), await target.client()
+        move = Move(*clients, key, address, held, self._counted[key], bounded=bounded, traits=self._traits)
         before = self._result.moved
         whole, moved_s = False, self._clock.now_s
         allowed_s = moved_s
@@ -443,7 +446,7 @@ class Drain:
                 if self._rate is not None:
                     since_s, allowed_s = self._clock.now_s - allowed_s, self._clock.now_s
                     move.allow(self._rate * min(since_s, _BURST_S))
-                self._result.moved = before + move.settled
+                self._result.moved = before + move.moved + move.known
                 self._result.left = max(0, self._expected - self._result.moved)
                 self._say("moving", {"queue": name, "moved": self._result.moved, "left": self._result.left})
                 silent_s = self._clock.now_s - moved_s
@@ -465,7 +468,7 @@ class Drain:
                     break
             whole = True
         finally:
-            self._result.moved = before + move.settled
+            self._result.moved = before + move.moved + move.known
             if not whole:
                 move.close()
         return move

@@ -7,8 +7,8 @@ the target rejects a message, or the message is too large for it, the message st
 link ends, and is listed.
 
 Life of a move: both links attach. The move continues until the source has no more messages. If a link or a connection
-ends, the move ends with the reason. The next move continues from the state of the two brokers. Nothing is remembered
-here.
+ends, the move ends with the reason. The next move continues from the state of the two brokers. Only which messages are
+counted is remembered, because a message can come again: the next move settles it, and does not count it again.
 
 Messages are handled by runs of consecutive sequences (`in_flight`). Only reading and writing their tags, and the calls into
 proton, are done for each message.
@@ -35,6 +35,7 @@ _FIRST_CREDIT, _MOST_CREDIT = 50, 5000
 class Move:
     """See the module. `queue`: its name in the drain. `held`: the sequences that the target said it holds. `bounded`:
     messages arrive only as far as `allow` permits. `traits`: both brokers support traits, which are sent on unchanged.
+    `counted`: the sequences that this and earlier moves of the queue have counted as moved or known; this move adds its own.
     """
 
     def __init__(
@@ -44,11 +45,14 @@ class Move:
         queue: str,
         address: str,
         held: Held,
+        counted: Held,
         *,
         bounded: bool = False,
         traits: bool = False,
     ) -> None:
         self.moved = 0
+        self.settled = 0
+        """The number of messages that have left the source."""
         self.refused: dict[int, str] = {}
         """Sequences that the target does not accept, and the reasons."""
         self.ended = ""
@@ -60,10 +64,11 @@ class Move:
         self._source = source
         self._target = target
         self._held = held
+        self._counted = counted
         self._here = InFlight()
         self.checksum = self.nbytes = self.known = 0
         """The sum of the CRC-32C of the moved messages, their bytes, and the number of messages that the target already
-        had.
+        had, without those that are counted.
         """
         self._paused = False
         """Whether reading from the source is paused, because too many bytes are here."""
@@ -109,11 +114,6 @@ class Move:
         self._active, self._progress = False, (coming, going)
         return advanced
 
-    @property
-    def settled(self) -> int:
-        """The number of messages that have left the source: moved ones, and those that the target already had."""
-        return self.moved + self.known
-
     def close(self) -> None:
         """End both links."""
         self.ended = self.ended or "ended"
@@ -145,31 +145,21 @@ class Move:
         known: list[tuple[int, int]] = []
         for begin, stop in _runs(sequences):
             start = begin
-            for held, count in self._parts(sequences[begin], stop - begin):
+            for held, count in _parts(self._held, sequences[begin], stop - begin):
                 end = start + count
                 if held:
                     known.append((first + start, count))
+                    self.known += self._count(range(sequences[start], sequences[start] + count))
                 elif not self._here.add(sequences[start], first + start, messages[start:end], traits[start:end]):
                     self.ended = self.ended or f"source: message {sequences[start]} or one after it came twice"
                     return
                 start = end
         if known:
-            self.known += self._settle(known)
+            self._settle(known)
         if self._here.nbytes > HERE_BYTES and not self._paused:
             self._paused = True
             self._source.wire.stop_reading()
         self.send()
-
-    def _parts(self, first: int, count: int) -> Iterator[tuple[bool, int]]:
-        """Cut a run of sequences into stretches that the target holds, and stretches that it does not: for each, whether it holds
-        it, and its length."""
-        while count:
-            known, missing = self._held.covered(first, count)
-            if missing:
-                yield False, missing
-            if known:
-                yield True, known
-            first, count = first + missing + known, count - missing - known
 
     def send(self) -> None:
         """Send messages as far as the target has given credit."""
@@ -198,6 +188,7 @@ class Move:
         for first, count, outcome, _ in link.take_outcomes():
             if outcome == ACCEPTED:
                 for sequences in link.account.take(first, count):
+                    self.moved += self._count(sequences)
                     gone = self._here.leave(sequences)
                     taken += gone.deliveries
                     self.nbytes += gone.nbytes
@@ -210,8 +201,17 @@ class Move:
             link.settle(first, count)
         if taken:
             self._read_if_room()
-            self.moved += self._settle(taken)
+            self._settle(taken)
         self.send()
+
+    def _count(self, sequences: range) -> int:
+        """How many of these are counted for the first time. A message that the target has comes again if the source has not
+        got its settlement.
+        """
+        new = sum(count for there, count in _parts(self._counted, sequences.start, len(sequences)) if not there)
+        if new:
+            self._counted.add(sequences.start, len(sequences))
+        return new
 
     def _read_if_room(self) -> None:
         if self._paused and self._here.nbytes < HERE_BYTES // 2:
@@ -229,16 +229,16 @@ class Move:
         self.refused.update(dict.fromkeys(sequences, why))
         self._grant(len(sequences))
 
-    def _settle(self, deliveries: list[tuple[int, int]]) -> int:
-        """The messages of these runs of deliveries are on the target: settle them at the source. Returns how many they are."""
+    def _settle(self, deliveries: list[tuple[int, int]]) -> None:
+        """The messages of these runs of deliveries are on the target: settle them at the source."""
         link, total = self._in, 0
         assert link is not None
         for first, count in deliveries:
             link.settle(first, count, ACCEPTED)
             total += count
+        self.settled += total
         self._grant(total)
         self._source.wire.pump()
-        return total
 
     def _grant(self, count: int) -> None:
         """Let this many more messages arrive: more at a time while messages are small."""
@@ -317,6 +317,19 @@ class _Out:
     def closed(self, reason: str) -> None:
         """The target accepts no more messages."""
         self._move.ended = self._move.ended or f"target: {reason}"
+
+
+def _parts(present: Held, first: int, count: int) -> Iterator[tuple[bool, int]]:
+    """Cut a run of sequences into stretches that are present, and stretches that are missing: for each, whether it is present,
+    and its length.
+    """
+    while count:
+        known, missing = present.covered(first, count)
+        if missing:
+            yield False, missing
+        if known:
+            yield True, known
+        first, count = first + missing + known, count - missing - known
 
 
 def _runs(sequences: Sequence[int]) -> Iterator[tuple[int, int]]:

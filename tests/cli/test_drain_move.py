@@ -33,13 +33,15 @@ def client(net: Network, at: str) -> ManagementClient:
     return ManagementClient(near.clock, at, road.wire)
 
 
-def moving(net: Network, *, commits: bool = True) -> Move:
-    """A move that has begun. `commits`: whether the target does."""
+def moving(net: Network, *, commits: bool = True, counted: Held | None = None) -> Move:
+    """A move that has begun. `commits`: whether the target does. `counted`: the sequences that earlier moves have counted."""
     queue = net.brokers["a"].broker.nodes.queues["q"].uuid
     assert net.ask("a", "LEAVE", "drain", to=["b:1"])[0] == 200
     _, _, answer = net.ask("b", "TAKE", "drain", drain=DRAIN, store="a", queue=queue, into="q")
+    _, _, there = net.ask("b", "HELD", "drain", drain=DRAIN, queue=queue, after=0)
     net.brokers["b"].lead.automatic = commits
-    move = Move(client(net, "a"), client(net, "b"), queue, answer["address"], Held())
+    held = Held().with_runs(zip(there["runs"][::2], there["runs"][1::2], strict=True))
+    move = Move(client(net, "a"), client(net, "b"), queue, answer["address"], held, Held() if counted is None else counted)
     net.settle()
     return move
 
@@ -64,3 +66,21 @@ def test_messages_that_a_full_queue_gives_no_credit_for_lack_it(net: Network) ->
     move = moving(net)
     assert state(move) == (0, 5, True, True, False)
     move.close()
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_messages_that_come_again_because_their_settlement_was_lost_are_counted_once(net: Network, same: bool) -> None:
+    counted = Held()
+    first = moving(net, commits=False, counted=counted)
+    net.roads[-2].lose()
+    target = net.brokers["b"].lead
+    target.automatic = True
+    target.commit()
+    net.settle()
+    assert (first.moved, first.known, first.ended[:15]) == (5, 0, "connection lost")
+    first.close()
+    again = moving(net, counted=counted if same else None)
+    assert (again.moved, again.known, again.settled) == (0, 0 if same else 5, 5), "another run knows nothing of the first one"
+    net.pass_time(0.04, 0.02)
+    assert not net.brokers["a"].broker.departure.status()["messages"]
+    again.close()
