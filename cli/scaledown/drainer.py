@@ -1,8 +1,9 @@
 """The pod that drains a claim, made from the template of the set's broker pods. Pure.
 
-It has the broker's image, environment, volumes, security context, account and node placement, so it can run wherever a
-broker can run. Its command is qpid-drain on the store of the claim. It has none of the broker's labels, so no Service
-selects it and no set adopts it, and no ports, probes and hooks. It belongs to the claim, and is deleted with it.
+It has the broker's image, environment (without QPID_CONFIG), volumes, security context, account and node placement, so it
+can run wherever a broker can run. Its command is qpid-drain on the store of the claim. It has none of the broker's labels,
+so no Service selects it and no set adopts it, and no ports, probes and hooks. It belongs to the claim, and is deleted with
+it.
 
 Invariant: no password is in its command, which everybody who may read pods can see.
 """
@@ -22,6 +23,8 @@ Thing = dict[str, Any]
 TERMINATION_LOG = "/dev/termination-log"
 _AMQP = 5672
 _GRACE_S = 10
+_CONFIG = "QPID_CONFIG"
+"""The variable that names a configuration file: the broker's has keys that qpid-drain does not know."""
 _OF_THE_POD = (
     "dnsConfig",
     "dnsPolicy",
@@ -86,7 +89,9 @@ def pod(brokers: Brokers, claim: Claim, to: Iterable[str], words: Iterable[str])
     command += ["--format", "json", "--end-file", TERMINATION_LOG, *words]
     drains: Thing = {"name": "qpid-drain", "command": command, "terminationMessagePolicy": "FallbackToLogsOnError"}
     drains |= {part: deepcopy(container[part]) for part in _OF_THE_CONTAINER if part in container}
-    drains["env"] = [_as_of_the_broker(each, f"{brokers.name}-{claim.ordinal}") for each in container.get("env") or ()]
+    env = [each for each in container.get("env") or () if each["name"] != _CONFIG]
+    drains["env"] = [_as_of_the_broker(each, f"{brokers.name}-{claim.ordinal}") for each in env]
+    drains["env"].append({"name": _CONFIG, "value": ""})  # `envFrom` may have it too
     spec: Thing = {part: deepcopy(template[part]) for part in _OF_THE_POD if part in template}
     if (affinity := (template.get("affinity") or {}).get("nodeAffinity")) is not None:
         spec["affinity"] = {"nodeAffinity": deepcopy(affinity)}

@@ -250,6 +250,16 @@ def test_a_drainer_is_made_of_the_sets_template_for_the_claims_volume_and_none_o
     assert not {"ports", "readinessProbe", "livenessProbe", "lifecycle"} & container.keys()
 
 
+def test_a_drainer_does_not_read_the_configuration_file_of_the_broker() -> None:
+    """The keys of that file are qpidd's: qpid-drain would refuse the first one, at each attempt."""
+    thing = deepcopy(brokers().thing)
+    container = thing["spec"]["template"]["spec"]["containers"][0]
+    container["env"] = [{"name": "QPID_CONFIG", "value": "/etc/qpidd.conf"}, {"name": "QPID_SASL_MECHANISM", "value": "PLAIN"}]
+    container["envFrom"] = [{"configMapRef": {"name": "may-have-it-too"}}]
+    [drains] = drainer.pod(brokers_of(thing), the_claim(2), ["t:1"], ())["spec"]["containers"]
+    assert drains["env"] == [{"name": "QPID_SASL_MECHANISM", "value": "PLAIN"}, {"name": "QPID_CONFIG", "value": ""}]
+
+
 def test_each_claim_has_one_name_for_its_drainer_of_at_most_63_characters() -> None:
     assert drainer.name_of("store-queues-2") == "drain-store-queues-2"
     long = ["store-" + "q" * 80 + f"-{ordinal}" for ordinal in (1, 2)]

@@ -132,6 +132,7 @@ def test_the_pre_stop_hook_drains_a_pod_that_is_scaled_away_into_one_that_stays_
     ) as port:
         given = {"ACCOUNT": str(tmp_path), "KUBERNETES_SERVICE_HOST": "localhost", "KUBERNETES_SERVICE_PORT": str(port)}
         given |= {"POD_NAME": pod, "POD_NAMESPACE": "shop", "SERVICE": "queues", "GRACE_SECONDS": "120"}
+        given["QPID_CONFIG"] = "/etc/qpidd.conf"
         for name, value in given.items():
             monkeypatch.setenv(name, value)
         exec(compile(HOOK, "pre_stop.py", "exec"), {})
@@ -140,5 +141,6 @@ def test_the_pre_stop_hook_drains_a_pod_that_is_scaled_away_into_one_that_stays_
         return
     [[program, _, *words]] = began
     assert (program, words[words.index("--to") + 1], words[words.index("--deadline") + 1]) == ("qpid-drain", target, "110")
+    assert "QPID_CONFIG" not in os.environ, "its options are qpidd's"
     words[words.index("--from") + 1] = "127.0.0.1:1"
     assert run(program, *words).status == 3, "it takes these words, and asks for the broker"
