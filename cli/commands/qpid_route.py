@@ -9,7 +9,7 @@ acknowledged, are refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,8 @@ class Task:
     work: Callable[[ManagementClient, Task, dict[str, Any], Reach], Coroutine[Any, Any, Any]]
     body: dict[str, Any]
     show: Callable[[Any, Task, dict[str, Any]], None]
+    timeout_s: float = 10.0
+    """How long it may take to answer a request."""
 
 
 def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,6 +95,7 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     task = _meant(words, ssl=given["transport"] == "ssl")
     flags = {name: given.pop(name) for name in ("verbose", "quiet", "force", "durable", "del_empty_link", "transport")}
     target = options.target(given | {"broker": task.dest}, admin=True, name="DEST")
+    task = replace(task, timeout_s=target.timeout_s)
 
     async def run(reactor: Any) -> Any:
         client = await target.connect(reactor)
@@ -214,7 +217,7 @@ def _body(kind: str, source: str, exchange: str, key: str, *, ssl: bool) -> dict
 
 async def _add(client: ManagementClient, task: Task, flags: dict[str, Any], reach: Reach) -> dict[str, Any]:
     try:
-        return await client.request("CREATE", "route", None, task.body)
+        return await client.request("CREATE", "route", None, task.body, task.timeout_s)
     except ManagementError as error:
         if error.status != _CONFLICT or "exists already" not in error.text:
             raise
@@ -226,7 +229,7 @@ async def _add(client: ManagementClient, task: Task, flags: dict[str, Any], reac
 
 async def _delete(client: ManagementClient, task: Task, flags: dict[str, Any], reach: Reach) -> dict[str, Any]:
     try:
-        return await client.request("DELETE", "route", None, task.body | {"force": flags["force"]})
+        return await client.request("DELETE", "route", None, task.body | {"force": flags["force"]}, task.timeout_s)
     except ManagementError as error:
         if error.status != _NOT_FOUND:
             raise
@@ -236,12 +239,12 @@ async def _delete(client: ManagementClient, task: Task, flags: dict[str, Any], r
 
 
 async def _list(client: ManagementClient, task: Task, flags: dict[str, Any], reach: Reach) -> list[dict[str, Any]]:
-    return await client.query("route")
+    return await client.query("route", timeout_s=task.timeout_s)
 
 
 async def _flush(client: ManagementClient, task: Task, flags: dict[str, Any], reach: Reach) -> list[dict[str, Any]]:
     """Delete all routes, or those from one source."""
-    found = await client.query("route")
+    found = await client.query("route", timeout_s=task.timeout_s)
     gone = [item for item in found if task.body.get("source", item["source"]) == item["source"]]
     if not gone and "source" in task.body and not flags["quiet"]:
         raise endings.Refused(f"there is no link from {task.body['source']}")
@@ -249,7 +252,7 @@ async def _flush(client: ManagementClient, task: Task, flags: dict[str, Any], re
         if item["ending"] and not flags["force"]:
             continue
         body = {field: item[field] for field in ("kind", "source", "exchange", "key")}
-        await client.request("DELETE", "route", None, body | {"force": flags["force"]})
+        await client.request("DELETE", "route", None, body | {"force": flags["force"]}, task.timeout_s)
     return gone
 
 
@@ -265,7 +268,7 @@ async def _map(client: ManagementClient, task: Task, flags: dict[str, Any], reac
             continue
         try:
             there = client if url == task.dest else await reach(url)
-            items = await there.query("route")
+            items = await there.query("route", timeout_s=task.timeout_s)
         except ClientError as error:
             brokers[name] = str(error)
             continue

@@ -155,3 +155,21 @@ def test_a_broker_without_routes_says_so_beside_the_list(peers: Any) -> None:
     broker = peers(items={"route": []})
     ran = run("qpid-route", "route", "list", broker.name)
     assert (ran.status, ran.out, ran.err) == (0, "", f"{broker.name} has no route\n")
+
+
+@pytest.mark.parametrize(
+    "silent,words,status",
+    [
+        ("CREATE route", ["queue", "add", "%", "h1", "x", "out"], 3),
+        ("DELETE route", ["queue", "del", "%", "h1", "x", "out"], 3),
+        ("DELETE route", ["route", "flush", "%"], 3),
+        ("QUERY route", ["link", "del", "%", "h1"], 3),
+        ("QUERY route", ["route", "list", "%"], 3),
+        ("QUERY route", ["route", "map", "%"], 0),
+    ],
+)
+def test_an_answer_is_awaited_for_the_time_that_is_given(peers: Any, silent: str, words: list[str], status: int) -> None:
+    broker = peers(items={"route": [OF_A_QUEUE]}, silent_on=[silent])
+    found = run("qpid-route", "--timeout", "0.3", *(broker.name if word == "%" else word for word in words))
+    assert found.status == status
+    assert f"no answer to {silent} in 0.3 s" in found.err + found.out
