@@ -50,6 +50,8 @@ class DrainOnSigterm:
         self._to: Url = settings.drain_to
         self._deadline_s = settings.drain_deadline
         self._running: Deferred[Any] | None = None
+        self._over = False
+        """Whether the drain is cancelled: a connection that is being made reports that as any other failure."""
         self._told_s = 0.0
         self._reactor.on_term = self.terminated
         self._reactor.addSystemEventTrigger("before", "shutdown", self._cancel)
@@ -60,6 +62,7 @@ class DrainOnSigterm:
             self._process.end()
         elif self._running is None:
             _log.info("SIGTERM: draining to {to}", to=str(self._to))
+            self._process.ends_with = endings.UNFINISHED  # until the drain reports that the broker is empty
             self._running = ensureDeferred(self._drain())
             self._running.addCallbacks(self._ended, self._failed)
         else:
@@ -75,6 +78,7 @@ class DrainOnSigterm:
         return member is None or len(member.log.replica.members.addresses) == 1
 
     def _cancel(self) -> None:
+        self._over = True
         if self._running is not None:
             self._running.cancel()
 
@@ -92,6 +96,8 @@ class DrainOnSigterm:
                 try:
                     return await drain.run()
                 except endings.Unreachable as error:
+                    if self._over:
+                        raise CancelledError from None
                     _log.warn("{error}; trying again", error=str(error))
                 await clock.pause(_AGAIN_S)
         finally:
@@ -118,6 +124,7 @@ class DrainOnSigterm:
                 why=why,
             )
         if result.empty:
+            self._process.ends_with = 0
             _log.info("{moved} messages moved; this broker is empty, and was released", moved=result.moved)
             self._process.end()
         else:
@@ -141,5 +148,4 @@ class DrainOnSigterm:
             bytes=status["bytes"],
             folder=self._process.settings.data_dir,
         )
-        self._process.ends_with = endings.UNFINISHED
         self._process.end()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,32 @@ def test_without_a_deadline_a_drain_at_sigterm_waits_for_a_target_that_is_away(t
             assert old.process.wait() == 0, old.log()
             assert f"{MESSAGES} messages moved; this broker is empty, and was released" in old.log()
         assert take(new.address, "orders", MESSAGES) == SENT
+
+
+def connecting_to(port: int) -> int:
+    """How many connections to this port of loopback have sent a SYN, and got no answer."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()
+    return sum(fields[2].endswith(f":{port:04X}") and fields[3] == "02" for fields in map(str.split, lines))
+
+
+def test_sigint_while_a_drain_connects_does_not_end_a_broker_that_has_messages_with_0(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        target = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port = target.getsockname()[1]
+        for _ in range(4):  # these fill its queue of connections, so later ones get no answer
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.1", port))
+        full = eventually(lambda: connecting_to(port), bool, "a full queue")
+        old = stack.enter_context(standalone(tmp_path / "old", "--drain-to", f"127.0.0.1:{port}"))
+        fill(old)
+        old.signal(signal.SIGTERM)
+        eventually(lambda: connecting_to(port), lambda count: count > full, "the drain connecting")
+        old.signal(signal.SIGINT)
+        assert old.process is not None
+        assert old.process.wait() == 75, old.log()
+        assert f"{MESSAGES} messages" in old.log()
+        assert "are left in" in old.log()
 
 
 def test_a_drain_at_sigterm_ends_by_its_deadline_or_a_second_signal_keeps_the_store_and_goes_on_later(tmp_path: Path) -> None:
