@@ -93,7 +93,7 @@ def add(file: Path, name: str, iterations: int) -> None:
 @_FILE
 @_USER
 def delete(file: Path, name: str) -> None:
-    """Delete a user. Its open connections stay until they end."""
+    """Delete a user. Brokers close its connections when they read the file again, at SIGHUP."""
     if name not in _read(file):
         raise endings.Refused(f"there is no user {name} in {file}")
     _change(file, partial(users.with_line, name=name, line=None))
