@@ -517,6 +517,11 @@ class Producer(Client):
             self.gaps.wait(now)
         self.send()
 
+    def end(self, container: Any) -> None:
+        """If there are still messages without an outcome, or to send, the gap ends here."""
+        self.gaps.end(time.monotonic())
+        super().end(container)
+
     def is_idle(self) -> bool:
         """Whether every message has its outcome."""
         return not self.waiting

@@ -40,6 +40,11 @@ class Gaps:
         if self._since_s is None:
             self._since_s = now_s
 
+    def end(self, now_s: float) -> None:
+        """No event comes any more: if one is expected, the time until now is a gap."""
+        self.event(now_s)
+        self.rest()
+
     def all(self) -> list[Gap]:
         """The gaps, in order of time."""
         return sorted(gap for _, gap in self._longest)

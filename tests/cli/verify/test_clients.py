@@ -15,6 +15,8 @@ from proton.reactor import Container
 from cli.verify.run import Run, Workload
 
 COUNT = 50
+SILENCE = object()
+"""An outcome that never comes."""
 
 
 class Peer(MessagingHandler):
@@ -63,6 +65,8 @@ class Peer(MessagingHandler):
 
     def on_message(self, event: Any) -> None:
         outcome = self.outcomes.pop(0) if self.outcomes else Delivery.ACCEPTED
+        if outcome == SILENCE:
+            return
         if outcome is not None:
             event.delivery.update(outcome)
         event.delivery.settle()
@@ -103,6 +107,13 @@ def test_a_message_that_is_given_back_is_sent_again_and_one_that_is_refused_is_n
     assert (report.sent, report.accepted, report.refused, report.sent_again) == (COUNT, COUNT - 1, 1, 4)
     assert report.measures.drained
     assert ["a message was refused" in line for line in run.trouble()] == [True]
+
+
+def test_a_producer_that_waits_for_an_outcome_until_the_end_has_a_gap() -> None:
+    with peer([], [Delivery.ACCEPTED, *[SILENCE] * COUNT]) as served, sending(served.address) as run:
+        report = run.finish(timeout_s=1)
+    assert (report.accepted, report.measures.drained) == (1, False)
+    assert report.measures.accept_gap_s > 0.9
 
 
 def test_what_is_no_message_of_the_run_is_unexpected_and_breaks_nothing() -> None:

@@ -43,6 +43,15 @@ def test_time_in_which_nothing_was_waited_for_is_no_gap() -> None:
     assert gaps.all() == [(0.0, 1.0), (9.0, 9.5)]
 
 
+def test_a_gap_that_lasts_until_the_end_counts_and_the_end_without_one_does_not() -> None:
+    gaps = Gaps()
+    gaps.end(1.0)
+    gaps.wait(5.0)
+    gaps.end(8.0)
+    gaps.end(9.0)
+    assert gaps.all() == [(5.0, 8.0)]
+
+
 @given(st.lists(st.floats(1e-6, 1000), min_size=1), st.integers(1, 100))
 def test_a_percentile_is_right_to_within_a_sixteenth(times_s: list[float], percent: int) -> None:
     histogram = Histogram()
