@@ -187,11 +187,12 @@ class _Body(Protocol):
 
 
 def _body(response: Any) -> Deferred[bytes]:
-    if response.code != 200:
-        response.deliverBody(_Body())
-        raise BadKeys(f"the server answers {response.code}, and not 200")
     body = _Body()
     response.deliverBody(body)
+    if response.code != 200:
+        body.whole.addErrback(lambda _: None)
+        body.whole.cancel()  # nobody reads it: this closes its connection
+        raise BadKeys(f"the server answers {response.code}, and not 200")
     return body.whole
 
 

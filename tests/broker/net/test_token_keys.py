@@ -61,7 +61,7 @@ def test_a_file_is_read_at_the_start_and_again_and_a_wrong_one_changes_nothing(t
 
 
 class Issuer(Resource):
-    """Publishes what it is told to; None: nothing, and it does not end."""
+    """Publishes what it is told to. `silent`: nothing, and it does not end; `stalls`: the beginning, and then nothing."""
 
     isLeaf = True
 
@@ -69,13 +69,21 @@ class Issuer(Resource):
         super().__init__()
         self.status, self.content = 200, key_set("ES256").encode()
         self.asked = 0
-        self.silent = False
+        self.silent = self.stalls = False
+        self.left = 0
+        """How many clients have ended their connection before the answer was whole."""
 
     def render_GET(self, request: Any) -> Any:
         self.asked += 1
         request.setResponseCode(self.status)
         request.setHeader(b"location", b"/elsewhere")
-        return NOT_DONE_YET if self.silent else self.content
+        if self.stalls:
+            request.notifyFinish().addErrback(self._was_left)
+            request.write(self.content)
+        return NOT_DONE_YET if self.silent or self.stalls else self.content
+
+    def _was_left(self, failure: Any) -> None:
+        self.left += 1
 
 
 @contextlib.asynccontextmanager
@@ -200,3 +208,26 @@ async def test_a_broker_that_stops_does_not_wait_for_an_answer() -> None:
         reactor.callLater(0.05, gone.callback, None)
         await gone
         assert keys._call is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_connection_of_an_answer_that_stalls_is_closed_whatever_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when each attempt leaves a socket open."""
+    monkeypatch.setattr(token_keys, "RETRY_S", 0.05)
+    monkeypatch.setattr(limits, "TOKEN_KEYS_TIMEOUT_S", 0.2)
+    tokens = looking()
+    async with published() as (issuer, url):
+        issuer.stalls = True
+        keys = TokenKeys(reactor, url, tokens)
+        with capturedLogs() as logs:
+            keys.start()
+            for status in (200, 503):
+                issuer.status, left = status, issuer.left
+                await until(lambda left=left: issuer.left >= left + 2)
+            issuer.content = b"x" * 300_000
+            await until(lambda: issuer.left >= left + 5)
+            keys.stop()
+        assert names(tokens) == []
+        told = [event["why"] for event in logs if "why" in event]
+        assert any("the server answers 503, and not 200" in why for why in told)
+        assert not [event for event in logs if "log_failure" in event], "nor is an error left without anybody to take it"
