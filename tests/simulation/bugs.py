@@ -176,7 +176,7 @@ gone.extend(leave)
         "sends two dead letters for one message",
         "broker.sessions.dead_letters",
         "DeadLetters._send_small",
-        "logs.ledger_of(queue).enqueue(queue, [letter], len(letter))",
+        "logs.ledger_of(queue).put_letter(queue, letter)",
         "logs.ledger_of(queue).enqueue(queue, [letter, letter], len(letter))",
     ),
     "drops-what-failed-too-often": Bug(
