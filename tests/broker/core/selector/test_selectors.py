@@ -144,6 +144,13 @@ def test_a_thousand_wildcards_cost_no_more_steps_than_the_text_has_characters() 
     assert not matcher("%a" * 1000 + "%b%", "")("a" * 20_000)
 
 
+@pytest.mark.parametrize("pattern", ["bc", "b%", "%b", "%b%", "b_", "%b_%", "b%c", "%"])
+def test_each_form_of_a_pattern_has_the_reference_s_answer(pattern: str) -> None:
+    """Whatever else is drawn."""
+    for text in ("", "b", "bc", "ab", "abc", "bb", "bcb", "xbcy"):
+        assert matcher(pattern, "")(text) == reference.like(text, reference.characters(pattern, "")), text
+
+
 @pytest.mark.parametrize("condition", ["a LIKE '%b_c%'", "NOT (a LIKE '%b_c%')", "a NOT LIKE 'x%y_%z'"])
 def test_a_text_that_is_too_long_to_search_it_for_a_part_with_wildcards_matches_nothing(condition: str) -> None:
     longest = "x" * limits.MAX_WILD_SEARCHED_CHARS
