@@ -110,7 +110,7 @@ class Target:
             clear = next((each.name for each in addresses if each.transport != urls.SSL), "")
             if clear:
                 raise SettingsError(
-                    f"{clear} is told as an address without TLS: with the mechanism PLAIN, the password is not sent there"
+                    f"a broker names {clear} without TLS: with the mechanism PLAIN, the password is not sent there"
                 )
         return replace(self, url=replace(self.url, addresses=addresses), admin=True)
 

@@ -469,7 +469,7 @@ def _alternate(nodes: Nodes, attributes: dict[str, Any]) -> str:
     if alternate and (found is None or ExchangeDel(uuid=found.uuid) in nodes.under_way()):
         raise Refused(404, f"there is no exchange named {alternate!r} to be the alternate exchange")
     if found is not None and found.definition.lifetime:
-        text = f"exchange {alternate!r} goes with the link that made it, so it cannot be an alternate exchange"
+        text = f"exchange {alternate!r} is deleted with the link that made it, so it cannot be an alternate exchange"
         raise Refused(409, text)
     return alternate
 

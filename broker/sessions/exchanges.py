@@ -155,7 +155,7 @@ class ExchangeTerminus:
         """
         asked = [each.value for each in filters if each.name in BINDINGS]
         if len(asked) > 1:
-            raise Condition("amqp:invalid-field", "a source has one filter for its binding at most: attach one link for each")
+            raise Condition("amqp:invalid-field", "a link may have one binding filter: attach one link for each binding")
         for value in asked:
             if isinstance(value, dict):
                 return self.key, {str(each): item for each, item in value.items()}

@@ -274,7 +274,7 @@ class Subscriptions:
         if denial:
             link.end_condition = Condition(UNAUTHORIZED, denial)
         elif (others := sum(each.by_name for each in queue.subscriptions)) or node.name in self._under_way:
-            text = f"subscription {node.terms.name!r} stays: {others} other links have it"
+            text = f"subscription {node.terms.name!r} stays: {others} other links are attached to it"
             if not link.source.exists:  # the client attached only in order to unsubscribe
                 link.end_condition = Condition("amqp:resource-locked", text)
         elif self._logs.serving and not self._logs.closed:

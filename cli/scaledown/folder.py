@@ -133,7 +133,7 @@ class Folder:
         try:
             return range(self._count())
         except (OSError, ValueError) as error:
-            raise Unseen(f"what is wanted cannot be seen: {error}") from None
+            raise Unseen(f"the wanted number cannot be read: {error}") from None
 
     def _count(self) -> int:
         """The wanted number. OSError, ValueError."""

@@ -116,7 +116,7 @@ async def _leaves(reactor: Any, target_of: Callable[[str], Target], address: str
     except SettingsError as error:
         raise Unseen(f"{address} cannot be asked: {error}") from None
     except (KeyError, TypeError, ValueError) as error:
-        raise Unseen(f"{address} gives an answer that no broker of ours gives: {error!r}") from None
+        raise Unseen(f"{address} does not answer as a broker of this package does: {error!r}") from None
 
 
 async def _asked(reactor: Any, target: Target) -> Answer:

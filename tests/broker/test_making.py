@@ -106,7 +106,7 @@ def test_a_temporary_topic_is_no_alternate_exchange_because_it_goes_without_bein
         made = dynamic(client, sends=True, capability="temporary-topic")
         asked = {"alternateExchange": address_of(made)}
         status, text, _ = b.client(ADMIN).request("CREATE", "queue", "q", asked)
-        assert (status, "goes with the link that made it" in text) == (409, True), text
+        assert (status, "is deleted with the link that made it" in text) == (409, True), text
         made.close()
         b.settle()
         assert b.client(ADMIN).request("CREATE", "queue", "q", asked)[0] == 404

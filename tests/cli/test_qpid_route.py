@@ -144,7 +144,7 @@ def test_a_map_has_the_routes_of_all_brokers_that_fetch_from_each_other_and_says
 def test_no_password_goes_in_the_clear_to_an_address_that_a_broker_has_told_without_tls() -> None:
     told = urls.parse("b:2").addresses
     target = Target(urls.parse("amqps:ann@a:1"), 1.0, "PLAIN", admin=True)
-    with pytest.raises(SettingsError, match=r"^b:2 is told as an address without TLS: with the mechanism PLAIN, the password"):
+    with pytest.raises(SettingsError, match=r"^a broker names b:2 without TLS: with the mechanism PLAIN, the password"):
         target.at(*told)
     assert target.at(*urls.parse("amqps:b:2").addresses).url.names == ("b:2",)
     assert replace(target, mechanism="SCRAM-SHA-256").at(*told).url.names == ("b:2",), "which does not show the password"

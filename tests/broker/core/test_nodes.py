@@ -109,6 +109,21 @@ def refusal(call: Any, *args: Any, **kwargs: Any) -> tuple[int, str]:
     return caught.value.status, caught.value.text
 
 
+def refusals_as_alternate(two: Two, name: str) -> list[tuple[int, str]]:
+    """What each request is told that names this alternate exchange. There are a queue "q" and an exchange "other"."""
+    asked = {"alternateExchange": name}
+    return [
+        refusal(call, two.nodes, *wish)
+        for call, wish in (
+            (plan_queue, ("new", "u", asked)),
+            (plan_exchange, ("new", "u", asked)),
+            (plan_alteration, ("queue", "q", asked)),
+            (plan_alteration, ("exchange", "other", asked)),
+            (partial(plan_policy, there=False), ("queue", "new", asked)),
+        )
+    ]
+
+
 # ---- following
 
 
@@ -597,15 +612,7 @@ def test_an_exchange_that_is_being_deleted_cannot_become_an_alternate_exchange()
     two.apply(CLUSTER, {"op": "machine-version", "needs": 7}, queue("q"), exchange("alt"), exchange("other"))
     _, command = plan_exchange_removal(two.nodes, "alt")
     two.nodes.under_way = lambda: iter([command])
-    asked = {"alternateExchange": "alt"}
-    for call, wish in (
-        (plan_queue, ("new", "u", asked)),
-        (plan_exchange, ("new", "u", asked)),
-        (plan_alteration, ("queue", "q", asked)),
-        (plan_alteration, ("exchange", "other", asked)),
-        (partial(plan_policy, there=False), ("queue", "new", asked)),
-    ):
-        status, text = refusal(call, two.nodes, *wish)
+    for status, text in refusals_as_alternate(two, "alt"):
         assert (status, "no exchange named 'alt'" in text) == (404, True), text
     assert plan_queue(two.nodes, "new", "u", {"alternateExchange": "other"})[0] == LOCAL
 
@@ -615,16 +622,8 @@ def test_a_dynamic_topic_cannot_become_an_alternate_exchange() -> None:
     two = Two()
     two.apply(CLUSTER, {"op": "machine-version", "needs": 7}, queue("q"), exchange("other"))
     two.plan(plan_dynamic(two.nodes, "exchange", "temporary.1", "u-1", LifetimePolicy.ON_CLOSE, ""))
-    asked = {"alternateExchange": "temporary.1"}
-    for call, wish in (
-        (plan_queue, ("new", "u", asked)),
-        (plan_exchange, ("new", "u", asked)),
-        (plan_alteration, ("queue", "q", asked)),
-        (plan_alteration, ("exchange", "other", asked)),
-        (partial(plan_policy, there=False), ("queue", "new", asked)),
-    ):
-        status, text = refusal(call, two.nodes, *wish)
-        assert (status, "goes with the link that made it" in text) == (409, True), text
+    for status, text in refusals_as_alternate(two, "temporary.1"):
+        assert (status, "is deleted with the link that made it" in text) == (409, True), text
 
 
 def test_a_log_in_which_an_alternate_exchange_was_deleted_is_read_as_it_was_written() -> None:
