@@ -17,13 +17,19 @@ Settled = tuple[Any, bool, bool]
 """An outcome, and of `modified` the flags delivery-failed and undeliverable-here."""
 
 
-def settled(b: Bench, outcome: Settled, **fields: Any) -> tuple[Client, Any]:
-    """A client whose first message of `q`, of these fields, has had this outcome, and the link on which it came."""
+def delivered(b: Bench, **fields: Any) -> tuple[Client, Any, Any]:
+    """A client, the link on which the first message of `q`, of these fields, has come, and its delivery without an outcome."""
     client = b.client()
     client.send(client.sender("q"), "a", **fields)
     client.auto_accept = False
     link = client.receiver("q", credit=1)
     ((delivery, _),) = client.received[link.name]
+    return client, link, delivery
+
+
+def settled(b: Bench, outcome: Settled, **fields: Any) -> tuple[Client, Any]:
+    """A client whose first message of `q`, of these fields, has had this outcome, and the link on which it came."""
+    client, link, delivery = delivered(b, **fields)
     what, failed, undeliverable = outcome
     client.give(delivery, what, failed=failed, undeliverable=undeliverable)
     b.pass_time(1)
@@ -121,11 +127,7 @@ def test_what_modified_says_of_a_message_is_committed_before_it_is_settled(faile
 def test_an_outcome_whose_annotations_are_too_long_is_settled_though_nothing_is_to_be_committed() -> None:
     with bench() as b:
         b.queue("q")
-        client = b.client()
-        client.send(client.sender("q"), "a")
-        client.auto_accept = False
-        link = client.receiver("q", credit=1)
-        ((delivery, _),) = client.received[link.name]
+        _, _, delivery = delivered(b)
         delivery.local.annotations = {proton.symbol("a"): "x" * limits.MAX_NOTE_BYTES}
         delivery.update(MODIFIED)
         b.settle()
@@ -135,12 +137,8 @@ def test_an_outcome_whose_annotations_are_too_long_is_settled_though_nothing_is_
 def test_a_link_that_ends_before_its_outcome_is_committed_holds_nothing_up() -> None:
     with bench() as b:
         b.queue("q")
-        client = b.client()
-        client.send(client.sender("q"), "a")
-        client.auto_accept = False
-        link = client.receiver("q", credit=1)
+        client, link, delivery = delivered(b)
         b.lead.automatic = False
-        ((delivery, _),) = client.received[link.name]
         delivery.local.failed = True
         delivery.update(MODIFIED)
         b.pass_time(1)
