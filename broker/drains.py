@@ -90,6 +90,7 @@ class Drains:
     def items(self) -> list[dict[str, Any]]:
         """The one item of `QUERY drain`."""
         own = {"store": self._store_id, "maxMessageBytes": self._max_message_bytes, "freeBytes": self._free_bytes(), "asIs": True}
+        own |= {"packs": True}
         own["local"] = self._store_id if len(self._logs.ledgers) > 1 else ""
         versions = map(self._logs.nodes.version_of, self._logs.ledgers)
         return [own | {"traits": all(each >= TRAITS_SINCE for each in versions)} | self._departure.status()]

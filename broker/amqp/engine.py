@@ -39,7 +39,7 @@ from broker.amqp.links import (
 )
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
 from broker.amqp.unfinished import Unfinished
-from broker.core import limits, sasl, values
+from broker.core import limits, packs, sasl, values
 from broker.core.door import Door
 from broker.core.performatives import LIMIT_EXCEEDED, Refusal
 from broker.core.sasl_client import ANONYMOUS, ClientLayer, Login
@@ -641,6 +641,13 @@ class Engine:
                 return
         if link.unfinished:
             self.gathering.finished(link)
+        if link.packed is not None:
+            lib.pn_link_advance(handle)
+            try:
+                link.take_in(delivery, data)
+            except packs.BadPack as fault:
+                self.gathering.give_up(link, Condition("amqp:decode-error", str(fault)))
+            return
         if lib.pn_delivery_remote_state(delivery):
             link.note_state(delivery)
         lib.pn_link_advance(handle)

@@ -20,7 +20,7 @@ from cproton_ffi import ffi, lib
 from broker.amqp.links import Condition, Link, Owner, PartsTaker, Receiver
 from broker.amqp.scratch import SCRATCH_BYTES
 from broker.amqp.unfinished import Unfinished
-from broker.core import limits, message
+from broker.core import limits, message, packs
 from broker.core.performatives import LIMIT_EXCEEDED, Refusal
 
 
@@ -48,6 +48,7 @@ class Gathering:
         if link.partial is None:
             link.partial = bytearray()
         scratch = link.engine.scratch.area
+        parts = None if (is_pack := link.is_pack(delivery)) else link.parts
         while size > 0:
             count = lib.pn_link_recv(link.handle, scratch, min(size, SCRATCH_BYTES))
             if count <= 0:
@@ -57,8 +58,11 @@ class Gathering:
             if link.parted + len(link.partial) > link.max_bytes:
                 self.too_large(link, link.parted + len(link.partial))
                 return None
-            if link.parts is not None and (link.parted or len(link.partial) > limits.LARGE_PARTS * link.engine.part_bytes):
-                self._hand_on(link, link.parts)
+            if is_pack and len(link.partial) > packs.PACK_BYTES:
+                self.give_up(link, Condition("amqp:decode-error", f"a pack of messages has up to {packs.PACK_BYTES} bytes"))
+                return None
+            if parts is not None and (link.parted or len(link.partial) > limits.LARGE_PARTS * link.engine.part_bytes):
+                self._hand_on(link, parts)
                 if not (link.engine.alive and link.open):
                     return None
         if lib.pn_delivery_partial(delivery):
@@ -114,7 +118,9 @@ class Gathering:
         """Pass on unfinished messages as far as possible. If too much remains, end this connection."""
         unfinished: list[Receiver] = [one for one in engine.links if isinstance(one, Receiver) and one.unfinished]
         for link in unfinished:
-            if engine.alive and link.open and link.parts is not None and link.unfinished >= limits.SMALL_PART_BYTES:
+            if not (engine.alive and link.open) or link.is_pack(lib.pn_link_current(link.handle)):
+                continue
+            if link.parts is not None and link.unfinished >= limits.SMALL_PART_BYTES:
                 self._hand_on_early(link, link.parts)
         if not engine.alive:
             return
@@ -162,6 +168,7 @@ class Gathering:
         """All of this delivery has been taken."""
         self.finished(link)
         lib.pn_link_advance(link.handle)
+        link.used_credit(1)
         if lib.pn_delivery_settled(delivery):
             lib.pn_delivery_settle(delivery)
             link.deliveries.append(None)
@@ -180,16 +187,20 @@ class Gathering:
 
     def too_large(self, link: Receiver, size: int) -> None:
         """End a link on which so much came of a message that is larger than it may be."""
-        self.finished(link)
-        link.partial = None
-        link.parted = 0
-        link.inbox.clear()
-        link.posted.clear()
         condition = Condition(
             "amqp:link:message-size-exceeded",
             f"a message of at least {size} bytes is larger than the {link.max_bytes} bytes that this broker takes "
             "(--max-message-size)",
         )
+        self.give_up(link, condition)
+
+    def give_up(self, link: Receiver, condition: Condition) -> None:
+        """End a link whose messages cannot be taken, for its peer's fault."""
+        self.finished(link)
+        link.partial = None
+        link.parted = 0
+        link.inbox.clear()
+        link.posted.clear()
         link.reason = str(condition)
         link.engine.lost(link)
         link.close(condition)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from cproton_ffi import ffi, lib
 
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
-from broker.core import limits, values
+from broker.core import limits, packs, values
 from broker.core.filters import Filter, filters_of
 from broker.core.links import (
     ACCEPTED,
@@ -269,10 +269,46 @@ class Link:
             self.engine.forget(self)
 
 
+class _Pack:
+    """A delivery that is a pack: the messages from id `first` on, with their tags. `left` of them have no outcome yet."""
+
+    __slots__ = ("_said", "_whole", "delivery", "first", "left", "tags")
+
+    def __init__(self, delivery: Any, first: int, tags: list[bytes]) -> None:
+        self.delivery = delivery
+        self.first = first
+        self.tags = tags
+        self.left = len(tags)
+        self._whole = True
+        """Whether all messages that have an outcome were accepted, and none was withheld."""
+        self._said: list[packs.Outcome] = []
+
+    @property
+    def end(self) -> int:
+        """The id after its last message."""
+        return self.first + len(self.tags)
+
+    def settle(self, first: int, count: int, outcome: int, condition: Condition | None) -> None:
+        """These messages have an outcome, or none at all (0). With the last one the delivery is settled."""
+        self.left -= count
+        self._whole = self._whole and outcome == ACCEPTED
+        if outcome:
+            text = "" if condition is None else str(condition)
+            self._said.append(packs.Outcome(first - self.first, count, outcome, text))
+        if self.left:
+            return
+        state = ACCEPTED if self._whole else packs.OUTCOMES
+        if not self._whole:
+            put_value(lib.pn_disposition_data(lib.pn_delivery_local(self.delivery)), packs.outcomes(sorted(self._said)))
+        lib.pn_delivery_update(self.delivery, state)
+        lib.pn_delivery_settle(self.delivery)
+
+
 class Receiver(Link):
     """A link for incoming messages. `account` numbers them; `inbox` has those that were not taken yet. After `take_parts`, large
     messages (larger than `limits.LARGE_PARTS` parts) are passed on in parts. `partial` is the arrived beginning of a message,
-    without the `parted` bytes that were taken as parts.
+    without the `parted` bytes that were taken as parts. On a `packed` link a delivery may be a pack (`broker.core.packs`): its
+    messages have ids of their own, and credit is counted in messages here too.
     """
 
     __slots__ = (
@@ -283,6 +319,7 @@ class Receiver(Link):
         "inbox",
         "kept",
         "max_bytes",
+        "packed",
         "parted",
         "partial",
         "parts",
@@ -298,6 +335,8 @@ class Receiver(Link):
         """Whether its messages declare and discharge transactions."""
         self.account = Incoming()
         self.inbox: list[bytes] = []
+        self.packed: packs.Credit | None = None
+        """On a packed link, its credit. It is set before the first credit is given."""
         self.kept: Kept | None = None
         """The remembered deliveries of links with this name; None: none are remembered."""
         self.posted: dict[int, bytes] = {}
@@ -315,7 +354,8 @@ class Receiver(Link):
         """A delivery of so many bytes may be taken out of proton at once."""
         self._base = 0
         self.deliveries: list[Any] = []
-        """The pointer of delivery `_base + i`; None where there is nothing to settle any more, or never was. The engine's own."""
+        """The pointer of delivery `_base + i`, or its pack; None where there is nothing to settle any more, or never was. The
+        engine's own."""
 
     def _answer(self, source: Any, target: Any) -> None:
         """The only state of a target is `kept` (part 3.5.4)."""
@@ -357,7 +397,38 @@ class Receiver(Link):
         """The tags of deliveries that are not settled, neither here nor by their sender (b"" of others)."""
         start = first - self._base
         assert start >= 0, "deliveries are asked for their tags before they are settled"
-        return [b"" if each is None else _tag_of(each) for each in self.deliveries[start : start + count]]
+        if self.packed is None:
+            return [b"" if each is None else _tag_of(each) for each in self.deliveries[start : start + count]]
+        found: list[bytes] = []
+        while len(found) < count:
+            each, at = self.deliveries[start + len(found)], first + len(found)
+            if isinstance(each, _Pack):
+                found += each.tags[at - each.first : first + count - each.first]
+            else:
+                found.append(b"" if each is None else _tag_of(each))
+        return found
+
+    def is_pack(self, delivery: Any) -> bool:
+        """Whether this delivery, of which something has arrived, is a pack."""
+        return self.packed is not None and lib.pn_delivery_tag(delivery).size == packs.TAG_BYTES
+
+    def take_in(self, delivery: Any, data: bytes) -> None:
+        """All of a delivery has arrived on a packed link: its messages go to the inbox. packs.BadPack."""
+        tags, messages = packs.messages_in(data) if self.is_pack(delivery) else ([], [data])
+        count = len(messages)
+        self.used_credit(count)
+        self.inbox += messages
+        if lib.pn_delivery_settled(delivery):
+            lib.pn_delivery_settle(delivery)
+            self.deliveries += [None] * count
+        else:
+            one = _Pack(delivery, self._base + len(self.deliveries), tags) if tags else delivery
+            self.deliveries += [one] * count
+
+    def used_credit(self, count: int) -> None:
+        """A delivery with so many messages has arrived, which has used one credit."""
+        if self.packed is not None:
+            self.account.credit -= self.packed.used(count)
 
     def take_posted(self) -> dict[int, bytes]:
         """Which of the messages that `take` is about to give came in which transaction, by their positions."""
@@ -379,6 +450,10 @@ class Receiver(Link):
         """The peer may get credit for `count` more messages: grant it, together with held credit; or hold it, if `may` is
         false."""
         granted = self.account.give_back(count, may_flow)
+        if self.packed is not None and may_flow:
+            given = self.packed.grant(granted)
+            self.account.credit += given * packs.CAPACITY - granted
+            granted = given
         if granted > 0 and self.open:
             lib.pn_link_flow(self.handle, granted)
         return granted > 0
@@ -407,7 +482,7 @@ class Receiver(Link):
         if stop <= start:
             return
         update, settle = lib.pn_delivery_update, lib.pn_delivery_settle
-        for delivery in deliveries[start:stop]:
+        for delivery in deliveries[start:stop] if self.packed is None else self._singles(start, stop, outcome, condition):
             if delivery is not None:
                 if condition is not None:
                     set_condition(lib.pn_disposition_condition(lib.pn_delivery_local(delivery)), condition)
@@ -422,6 +497,27 @@ class Receiver(Link):
             stop += 1
         del deliveries[:stop]
         self._base += stop
+
+    def _singles(self, start: int, stop: int, outcome: int, condition: Condition | None) -> list[Any]:
+        """Give messages of packs, at these positions, their outcome. Returns the deliveries among them that are not packs."""
+        found: list[Any] = []
+        while start < min(stop, len(self.deliveries)):
+            each, end = self.deliveries[start], start + 1
+            if isinstance(each, _Pack):
+                end = min(stop, each.end - self._base)
+                each.settle(self._base + start, end - start, outcome, condition)
+            else:
+                found.append(each)
+            start = end
+        return found
+
+    def withhold(self, first: int, count: int) -> None:
+        """These messages get no outcome while the link is open. The others of their packs need not wait for them."""
+        if self.packed is not None:
+            for delivery_id in range(first, first + count):
+                each = self.deliveries[delivery_id - self._base]
+                if isinstance(each, _Pack):
+                    self.settle(delivery_id, 1, 0)
 
 
 def _tag_of(delivery: Any) -> bytes:
@@ -455,6 +551,7 @@ class Sender(Link):
     """
 
     __slots__ = (
+        "_counts",
         "_first_id",
         "_gives_back",
         "_ids",
@@ -470,6 +567,7 @@ class Sender(Link):
         "browses",
         "kept_s",
         "notes",
+        "packed",
         "refusals",
         "retired",
         "session",
@@ -499,6 +597,10 @@ class Sender(Link):
         self.traits_of: Callable[[int, int], list[bytes]] | None = None
         """With `tags_sequences`: returns the bytes after the sequence in the tags of some messages, from one on: up to 24 bytes,
         the same number for all."""
+        self.packed = False
+        """With `tags_sequences`: whether several messages go into one delivery (`broker.core.packs`)."""
+        self._counts: dict[Any, int] = {}
+        """Delivery that is a pack -> how many messages it has, until its outcome has arrived."""
         self._pieces: deque[_Pieces] = deque()
         self._pieces_bytes = 0
         self._gives_back = False
@@ -527,12 +629,13 @@ class Sender(Link):
     @property
     def credit(self) -> int:
         """How many messages the peer takes now, less those that wait for proton; `account.credit` is the same."""
-        return int(lib.pn_link_credit(self.handle)) - len(self._pieces) if self.open else 0
+        credit = int(lib.pn_link_credit(self.handle)) - len(self._pieces) if self.open else 0
+        return credit * packs.CAPACITY if self.packed else credit
 
     def flowed(self) -> None:
         """The peer's flow has arrived, with its credit and its drain flag."""
         handle, account = self.handle, self.account
-        account.credit = lib.pn_link_credit(handle) - len(self._pieces)
+        account.credit = self.credit
         account.draining = bool(lib.pn_link_get_drain(handle))
         self._gives_back = False  # there may be messages for this credit: whoever sends them answers a drain again
 
@@ -564,6 +667,9 @@ class Sender(Link):
     ) -> None:
         """Send the messages `start` to `stop - 1`, which are in `data` at `base` + `offsets`. `sequence` is that of the first one
         in its queue, or another key of the sender; the account keeps it until the outcome has arrived."""
+        if self.packed:
+            self._send_packs(data, offsets, start, stop, sequence, base)
+            return
         handle, ids, number = self.handle, self._ids, self._next_tag
         delivery_new, send, advance, settle = lib.pn_delivery, lib.pn_link_send, lib.pn_link_advance, lib.pn_delivery_settle
         scratch = self.engine.scratch
@@ -598,6 +704,40 @@ class Sender(Link):
                 ids[delivery] = delivery_id
             here = after
         self._next_tag = number
+        if self._pieces:
+            self.engine.feed_later(self)
+
+    def _send_packs(self, data: bytes, offsets: Sequence[int], start: int, stop: int, sequence: int, base: int) -> None:
+        """Send messages on a packed link, unsettled."""
+        scratch, tags = self.engine.scratch, self._wide_tags(sequence, stop - start)
+        size, largest, at = len(tags[0]), self.largest or packs.PACK_BYTES, start
+        delivery_id = self.account.sent(sequence, stop - start, False)
+        self.engine.messages_out += stop - start
+        self.engine.sent_bytes += offsets[stop] - offsets[start]
+        while at < stop:
+            end = packs.fitting(offsets, at, stop, size, largest)
+            here, after, piece = base + offsets[at], base + offsets[end], data
+            if end - at > 1:
+                piece = packs.encoded(data, offsets, at, end, base, tags[at - start : end - start])
+                here, after, tag = 0, len(piece), scratch.tag
+                self._next_tag = scratch.tag_number[0] = (self._next_tag + 1) & 0xFFFFFFF
+            else:
+                tag = scratch.wide_tag
+                tag.size = size
+                scratch.wide_bytes[0:size] = tags[at - start]
+            delivery = lib.pn_delivery(self.handle, tag)
+            self._ids[delivery] = delivery_id
+            if end - at > 1:
+                self._counts[delivery] = end - at
+            if after - here > limits.PIECE_BYTES or self._pieces:
+                self._pieces.append(_Pieces(delivery, piece, here, after, False))
+                self._pieces_bytes += after - here
+            else:
+                lib.pn_link_send(self.handle, ffi.from_buffer(piece) + here, after - here)
+                lib.pn_link_advance(self.handle)
+            delivery_id += end - at
+            at = end
+        self.account.credit = self.credit
         if self._pieces:
             self.engine.feed_later(self)
 
@@ -672,7 +812,7 @@ class Sender(Link):
         if delivery_id is not None:
             self.account.take(delivery_id, 1)
         lib.pn_delivery_abort(one.delivery)
-        self.account.credit = lib.pn_link_credit(self.handle) - len(self._pieces)
+        self.account.credit = self.credit
         return True
 
     def _drop_pieces(self, delivery: Any) -> None:
@@ -698,6 +838,9 @@ class Sender(Link):
         delivery_id = self._ids.pop(delivery, None)
         if delivery_id is None:
             return
+        if delivery in self._counts:
+            self._pack_came(delivery, delivery_id)
+            return
         settled, outcome = lib.pn_delivery_settled(delivery), lib.pn_delivery_remote_state(delivery)
         if outcome != ACCEPTED:
             if not settled and (not outcome or outcome == lib.PN_RECEIVED):
@@ -715,6 +858,30 @@ class Sender(Link):
             lib.pn_delivery_settle(delivery)
         else:
             self._waiting.append(delivery)
+
+    def _pack_came(self, delivery: Any, first: int) -> None:
+        """The peer's word on a pack, which has the messages from id `first` on. It is settled when it has an outcome."""
+        settled, state = lib.pn_delivery_settled(delivery), lib.pn_delivery_remote_state(delivery)
+        if not settled and (not state or state == lib.PN_RECEIVED):
+            self._ids[delivery] = first
+            return
+        remote, count = lib.pn_delivery_remote(delivery), self._counts.pop(delivery)
+        if state == packs.OUTCOMES:
+            try:
+                found = packs.read_outcomes(encoded_of(lib.pn_disposition_data(remote)), count)
+            except packs.BadPack:
+                found = []  # as of a peer that says nothing: the messages are its own until the link ends
+        else:
+            text = condition_text(lib.pn_disposition_condition(remote)) if state == REJECTED else ""
+            found = [packs.Outcome(0, count, state, text)]
+        if self._pieces:
+            self._drop_pieces(delivery)
+        lib.pn_delivery_settle(delivery)
+        self._tell()
+        for at, n_messages, outcome, text in found:
+            self.account.came(first + at, n_messages, outcome, True)
+            if text and self.engine.is_client:
+                self.refusals.update(dict.fromkeys(range(first + at, first + at + n_messages), text))
 
     def take_back(self, before: int) -> None:
         """Settle the deliveries with ids below `before` that have no outcome, as released."""

@@ -41,7 +41,7 @@ from broker.sessions.admission import Admission
 from broker.sessions.attach import Attach
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
-from broker.sessions.origins import NODE
+from broker.sessions.origins import NODE, PACKS
 from broker.sessions.queue_terminus import QueueTerminus
 from broker.sessions.queues import Queues
 from broker.sessions.turn import Turn
@@ -259,10 +259,11 @@ class DrainSource:
     """A queue of a broker that leaves, as the one link sees it that takes its messages: `$drain/QUEUE`, by the queue's name in
     the drain (`broker.core.origins.named`). The tag of each delivery is the message's sequence, in 8 bytes.
     `$drain/QUEUE/traits`: with traits behind it (`broker.core.origins.Traits`). Then messages come as they were sent, and those
-    that are delayed, too."""
+    that are delayed, too. `$drain/QUEUE/packs`: with traits, and several messages in one delivery (`broker.core.packs`)."""
 
-    def __init__(self, logs: Logs, node: QueueNode, queue: QueueTerminus, *, traits: bool) -> None:
+    def __init__(self, logs: Logs, node: QueueNode, queue: QueueTerminus, *, traits: bool, packed: bool) -> None:
         self._traits = traits
+        self._packed = packed
         self._logs = logs
         self._node = node
         self._queue = queue
@@ -285,6 +286,7 @@ class DrainSource:
             earlier.end_slow(Condition("amqp:link:stolen", "another link of this drain has attached"))
         if self._queue.subscriptions:
             raise Condition("amqp:resource-locked", f"queue {self._node.name!r} has consumers still: try again")
+        link.packed = self._packed
         if self._traits:
             link.traits_of = self._traits_of
             self._queue.due.let_all_go()
@@ -332,11 +334,11 @@ def drain_source(logs: Logs, queues: Queues) -> Callable[[str], DrainSource | No
     def named(address: str) -> DrainSource | NotHere | None:
         node, _, rest = address.partition("/")
         queue, _, how = rest.partition("/")
-        if node != NODE or how not in ("", TRAITS):
+        if node != NODE or how not in ("", TRAITS, PACKS):
             return None
         found = logs.nodes.queue_by_uuid(store_and_queue(queue)[1])
         if found is None or not _is_here(logs, queue):
             return NotHere(logs, queue)
-        return DrainSource(logs, found, queues.at(found), traits=how == TRAITS)
+        return DrainSource(logs, found, queues.at(found), traits=how != "", packed=how == PACKS)
 
     return named

@@ -26,6 +26,7 @@ from broker.core.definitions import Change, OriginMade, OriginsReleased
 from broker.core.links import REJECTED
 from broker.core.nodes import QueueNode, Routed
 from broker.core.origins import PLAIN, SEQUENCE_BYTES, TAG_BYTES, Held, Traits, read_tags, store_and_queue, traits_of
+from broker.core.packs import Credit
 from broker.sessions.attach import Attach, Output
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
@@ -35,14 +36,14 @@ from broker.sessions.queues import Queues
 from broker.sessions.room import full_text, has_room
 from broker.sessions.uploads import Uploading
 
-NODE = "$drain"
+NODE, PACKS = "$drain", "packs"
 _Tags = tuple[Sequence[int], list[Traits] | None]
 """Sequences, and the traits of these messages; None if their store sends no traits."""
 _FindTags = Callable[[Producer, int, int], _Tags | None]
 
 
 def origin_address(drain: str, queue: str) -> str:
-    """Where the messages of an origin are sent to."""
+    """Where the messages of an origin are sent to. With `/packs` behind it they come in packs (`broker.core.packs`)."""
     return f"{NODE}/{drain}/{queue}"
 
 
@@ -91,7 +92,8 @@ class Origins:
     def named(self, address: str) -> OriginTerminus | None:
         """The origin that an address names, be it known or not."""
         words = address.split("/")
-        return OriginTerminus(self, words[1], words[2]) if len(words) == 3 and words[0] == NODE else None
+        packed = words[3:] == [PACKS]
+        return OriginTerminus(self, words[1], words[2], packed=packed) if len(words) == 3 + packed and words[0] == NODE else None
 
     def find(self, drain: str, queue: str) -> tuple[Ledger, OriginAdd, QueueNode] | None:
         """The log that has an origin, and the queue that its messages come to; None when there is none, or that queue is gone."""
@@ -157,7 +159,7 @@ class Origins:
 class OriginTerminus:
     """Fulfils `broker.sessions.producer.Target`."""
 
-    __slots__ = ("_key", "_origins")
+    __slots__ = ("_key", "_origins", "_packed")
     window = limits.CREDIT_WINDOW
     serves_queues = True
     takes_large = True
@@ -165,9 +167,10 @@ class OriginTerminus:
     in_any_order = False
     of_any_user = True
 
-    def __init__(self, origins: Origins, drain: str, queue: str) -> None:
+    def __init__(self, origins: Origins, drain: str, queue: str, *, packed: bool = False) -> None:
         self._origins = origins
         self._key = drain, queue
+        self._packed = packed
 
     @property
     def identity(self) -> str:
@@ -200,6 +203,8 @@ class OriginTerminus:
         if earlier is not None:
             stop(earlier, Condition("amqp:link:stolen", "another link for this queue of this drain has attached"))
         self._origins.links[self._key] = producer
+        if self._packed:
+            producer.link.packed = Credit()
         queue = self._queue
         if queue is not None:
             queue.attached(producer)

@@ -435,8 +435,9 @@ class Drain:
             await self._must_keep(target, name, keeper)
             raise
         await self._must_keep(target, name, keeper)
+        packed = self._traits and all([(await self._status(side)).get("packs") for side in (self._source, target)])
         clients = await self._source.client(), await target.client()
-        move = Move(*clients, key, address, held, self._counted[key], bounded=bounded, traits=self._traits)
+        move = Move(*clients, key, address, held, self._counted[key], bounded=bounded, traits=self._traits, packed=packed)
         before = self._result.moved
         whole, moved_s = False, self._clock.now_s
         allowed_s = moved_s

@@ -25,6 +25,7 @@ from broker.amqp.links import Receiver, Sender
 from broker.client import ManagementClient
 from broker.core.links import ACCEPTED
 from broker.core.origins import Held, read_tags
+from broker.core.packs import Credit
 from cli.drain.in_flight import InFlight
 
 HERE_BYTES = 16 << 20
@@ -35,7 +36,8 @@ _FIRST_CREDIT, _MOST_CREDIT = 50, 5000
 class Move:
     """See the module. `queue`: its name in the drain. `held`: the sequences that the target said it holds. `bounded`:
     messages arrive only as far as `allow` permits. `traits`: both brokers support traits, which are sent on unchanged.
-    `counted`: the sequences that this and earlier moves of the queue have counted as moved or known; this move adds its own.
+    `packed`: they support packs too. `counted`: the sequences that this and earlier moves of the queue have counted as moved or
+    known; this move adds its own.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Move:
         *,
         bounded: bool = False,
         traits: bool = False,
+        packed: bool = False,
     ) -> None:
         self.moved = 0
         self.settled = 0
@@ -79,10 +82,13 @@ class Move:
         """How many more messages would be requested, if they were allowed."""
         self._in: Receiver | None = None
         self._out: Sender | None = None
-        self._out = target.wire.send_to(address, _Out(self))
+        self._out = target.wire.send_to(address + "/packs" * packed, _Out(self))
         if traits:
             self._out.traits_of = self._here.traits
-        self._in = source.wire.receive_from(f"$drain/{queue}{'/traits' if traits else ''}", _In(self), LARGEST_BYTES)
+        self._out.packed = packed
+        how = "/packs" if packed else "/traits" if traits else ""
+        self._in = source.wire.receive_from(f"$drain/{queue}{how}", _In(self), LARGEST_BYTES)
+        self._in.packed = Credit() if packed else None
         for client in (source, target):
             client.lost.addCallback(self._lost)
 
@@ -224,7 +230,10 @@ class Move:
 
     def _refuse(self, sequences: range, why: str) -> None:
         """The target does not take these messages: they stay at the source, unsettled."""
-        self._here.leave(sequences)
+        link = self._in
+        assert link is not None
+        for first, count in self._here.leave(sequences).deliveries:
+            link.withhold(first, count)
         self._read_if_room()
         self.refused.update(dict.fromkeys(sequences, why))
         self._grant(len(sequences))
