@@ -41,6 +41,8 @@ _LOOK_S = 0.05
 _TELL_S = 0.5
 _BURST_S = 0.5
 """With a rate, messages that were not moved in time are made up for over at most this time."""
+_RATE_OF_PACKS = 1000
+"""Messages a second: below this, the 64 messages of a pack would be a burst, and then a long pause."""
 PATIENCE_S = 10.0
 """A queue is given up after this time if the target accepts none of its messages, or, without a deadline, if the source
 delivers none. While bytes of a large message arrive or leave, the time begins again.
@@ -435,7 +437,8 @@ class Drain:
             await self._must_keep(target, name, keeper)
             raise
         await self._must_keep(target, name, keeper)
-        packed = self._traits and all([(await self._status(side)).get("packs") for side in (self._source, target)])
+        packed = self._traits and (self._rate is None or self._rate >= _RATE_OF_PACKS)
+        packed = packed and all([(await self._status(side)).get("packs") for side in (self._source, target)])
         clients = await self._source.client(), await target.client()
         move = Move(*clients, key, address, held, self._counted[key], bounded=bounded, traits=self._traits, packed=packed)
         before = self._result.moved
