@@ -41,6 +41,8 @@ TRAITS_SINCE = 6
 """The first machine version in which both brokers of a drain support traits."""
 _TRAITS = Struct(">QQI")
 SEQUENCE_BYTES = 8
+LAST_SEQUENCE = (1 << 63) - 1
+"""The highest sequence that a message can have."""
 TAG_BYTES = SEQUENCE_BYTES + _TRAITS.size
 """The bytes of a tag: a sequence, alone or with traits."""
 
@@ -167,8 +169,11 @@ class Held:
         return sum(self._ends) - sum(self._firsts)
 
     def add(self, first: int, count: int) -> None:
-        """Add these sequences; some may be present already."""
-        firsts, ends, end = self._firsts, self._ends, first + count
+        """Add these sequences; some may be present already. Those that no message can have are left out: a log of an earlier
+        release may name them."""
+        firsts, ends, end = self._firsts, self._ends, min(first + count, LAST_SEQUENCE + 1)
+        if first >= end:
+            return
         lo, hi = bisect_left(ends, first), bisect_right(firsts, end)  # the runs that the new one touches
         if lo < hi:
             first, end = min(first, firsts[lo]), max(end, ends[hi - 1])

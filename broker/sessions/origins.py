@@ -25,7 +25,17 @@ from broker.core.commands import OriginAdd
 from broker.core.definitions import Change, OriginMade, OriginsReleased
 from broker.core.links import REJECTED
 from broker.core.nodes import QueueNode, Routed
-from broker.core.origins import PLAIN, SEQUENCE_BYTES, TAG_BYTES, Held, Traits, read_tags, store_and_queue, traits_of
+from broker.core.origins import (
+    LAST_SEQUENCE,
+    PLAIN,
+    SEQUENCE_BYTES,
+    TAG_BYTES,
+    Held,
+    Traits,
+    read_tags,
+    store_and_queue,
+    traits_of,
+)
 from broker.core.packs import Credit
 from broker.sessions.attach import Attach, Output
 from broker.sessions.ledger import Ledger
@@ -321,7 +331,7 @@ class OriginTerminus:
             return None
         tags = producer.link.tags(first, count)
         sequences, traits = read_tags(tags)
-        if len(set(sequences)) < count or len(tags[0]) not in (SEQUENCE_BYTES, TAG_BYTES):
+        if len(set(sequences)) < count or len(tags[0]) not in (SEQUENCE_BYTES, TAG_BYTES) or max(sequences) > LAST_SEQUENCE:
             text = f"the tag of each delivery is the sequence of its message, another one each time, in {SEQUENCE_BYTES} bytes"
             text += f", alone or with traits of {TAG_BYTES - SEQUENCE_BYTES} bytes behind it"
             stop(producer, Condition("amqp:invalid-field", text))

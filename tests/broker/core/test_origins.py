@@ -118,6 +118,15 @@ def test_runs_that_are_taken_out_leave_what_is_beside_them(added: list[tuple[int
     assert all(first + count < following for (first, count), (following, _) in pairwise(runs)), "they touch"
 
 
+def test_sequences_that_no_message_can_have_are_left_out_of_a_set() -> None:
+    """Breaks when a log of an earlier release that names one cannot be applied."""
+    held = Held()
+    for first, count in (((1 << 64) - 1, 1), ((1 << 63) - 2, 5), (1 << 63, 7)):
+        held.add(first, count)
+    assert held.runs() == [((1 << 63) - 2, 2)]
+    assert held.with_runs([((1 << 64) - 1, 1)]).runs() == held.runs()
+
+
 def test_what_comes_in_order_is_one_run_for_each_level_of_priority() -> None:
     held, level = Held(), 3 << 56
     for at in range(1, 1000, 10):
