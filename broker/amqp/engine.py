@@ -642,6 +642,10 @@ class Engine:
         if link.unfinished:
             self.gathering.finished(link)
         if link.packed is not None:
+            if lib.pn_delivery_remote_state(delivery):
+                text = "the messages of a drain cannot be in a transaction, or have another state"
+                self.gathering.give_up(link, Condition("amqp:not-implemented", text))
+                return
             lib.pn_link_advance(handle)
             try:
                 link.take_in(delivery, data)

@@ -42,6 +42,8 @@ from broker.core.performatives import Refusal
 from broker.core.transactions import DECLARED, TRANSACTIONAL, accepted_fields, id_fields, read_state
 
 NULL = ffi.NULL
+_MOST_STATE = (1 << TRANSACTION_SHIFT) - 1
+"""States of deliveries above this are none of the standard's (part 3.4): they say nothing about the message."""
 assert (lib.PN_ACCEPTED, lib.PN_REJECTED, lib.PN_RELEASED, lib.PN_MODIFIED) == (ACCEPTED, REJECTED, RELEASED, MODIFIED)
 
 
@@ -391,7 +393,10 @@ class Receiver(Link):
     def take(self) -> tuple[int, list[bytes]]:
         """The arrived messages, and the id of the first one; the ids are consecutive."""
         messages, self.inbox = self.inbox, []
-        return self.account.came(len(messages)), messages
+        first = self.account.came(len(messages))
+        if self.packed is not None and self.open:
+            self._recount()
+        return first, messages
 
     def tags(self, first: int, count: int) -> list[bytes]:
         """The tags of deliveries that are not settled, neither here nor by their sender (b"" of others)."""
@@ -428,7 +433,11 @@ class Receiver(Link):
     def used_credit(self, count: int) -> None:
         """A delivery with so many messages has arrived, which has used one credit."""
         if self.packed is not None:
-            self.account.credit -= self.packed.used(count)
+            self.packed.used(count)
+
+    def _recount(self) -> None:
+        """On a packed link, so many messages may come at most for the credit that the peer has."""
+        self.account.credit = self.credit * packs.CAPACITY
 
     def take_posted(self) -> dict[int, bytes]:
         """Which of the messages that `take` is about to give came in which transaction, by their positions."""
@@ -450,12 +459,12 @@ class Receiver(Link):
         """The peer may get credit for `count` more messages: grant it, together with held credit; or hold it, if `may` is
         false."""
         granted = self.account.give_back(count, may_flow)
-        if self.packed is not None and may_flow:
-            given = self.packed.grant(granted)
-            self.account.credit += given * packs.CAPACITY - granted
-            granted = given
+        if self.packed is not None and self.open:
+            granted = self.packed.grant(granted, self.credit) if may_flow else 0
         if granted > 0 and self.open:
             lib.pn_link_flow(self.handle, granted)
+        if self.packed is not None and self.open:
+            self._recount()
         return granted > 0
 
     @property
@@ -517,6 +526,14 @@ class Receiver(Link):
             for delivery_id in range(first, first + count):
                 each = self.deliveries[delivery_id - self._base]
                 if isinstance(each, _Pack):
+                    self.settle(delivery_id, 1, 0)
+
+    def withhold_rest(self) -> None:
+        """Let packs of which some messages have an outcome be settled with that, because the link is about to be closed."""
+        begun = {each for each in self.deliveries if isinstance(each, _Pack) and each.left < len(each.tags)}
+        for pack in begun:
+            for delivery_id in range(pack.first, pack.end):
+                if delivery_id >= self._base and self.deliveries[delivery_id - self._base] is pack:
                     self.settle(delivery_id, 1, 0)
 
 
@@ -629,8 +646,17 @@ class Sender(Link):
     @property
     def credit(self) -> int:
         """How many messages the peer takes now, less those that wait for proton; `account.credit` is the same."""
-        credit = int(lib.pn_link_credit(self.handle)) - len(self._pieces) if self.open else 0
-        return credit * packs.CAPACITY if self.packed else credit
+        return self._free * (packs.CAPACITY if self.packed else 1)
+
+    @property
+    def _free(self) -> int:
+        """The deliveries for which there is credit; below 0: so many wait in proton for more."""
+        return int(lib.pn_link_credit(self.handle)) - len(self._pieces) if self.open else 0
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether there is an outcome for each delivery that the peer could get so far."""
+        return len(self._ids) <= max(0, -self._free)
 
     def flowed(self) -> None:
         """The peer's flow has arrived, with its credit and its drain flag."""
@@ -796,6 +822,8 @@ class Sender(Link):
         if not presettled:
             self._ids[delivery] = delivery_id
         self._pieces.append(_Pieces(delivery, b"", 0, 0, presettled, source))
+        if self.packed:
+            self.account.credit = self.credit
         self.engine.feed_later(self)
         return delivery_id
 
@@ -873,7 +901,7 @@ class Sender(Link):
                 found = []  # as of a peer that says nothing: the messages are its own until the link ends
         else:
             text = condition_text(lib.pn_disposition_condition(remote)) if state == REJECTED else ""
-            found = [packs.Outcome(0, count, state, text)]
+            found = [packs.Outcome(0, count, state if state <= _MOST_STATE else RELEASED, text)]
         if self._pieces:
             self._drop_pieces(delivery)
         lib.pn_delivery_settle(delivery)
@@ -937,7 +965,7 @@ class Sender(Link):
             outcome |= UNDELIVERABLE if lib.pn_disposition_is_undeliverable(remote) else 0
         elif outcome == REJECTED and self.engine.is_client:
             self.refusals[delivery_id] = condition_text(lib.pn_disposition_condition(remote))
-        return outcome
+        return outcome if outcome <= _MOST_STATE else RELEASED
 
     def settle(self, first: int, count: int, outcome: int = 0) -> None:
         """Settle a run with an outcome, completely or its beginning; `outcome` is repeated to a peer that waits for it."""

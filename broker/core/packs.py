@@ -9,7 +9,7 @@ A pack is: the number of its messages (1 byte), the bytes of a tag (1 byte), the
 significant first), and the messages. The tags are what the deliveries of single messages have (`broker.core.origins`). A delivery
 that is a pack has a tag of `TAG_BYTES`, which no single message has. Large messages come singly over the same link.
 
-Credit of a packed link is counted in packs: one credit is for one delivery, and so for up to `CAPACITY` messages (`Credit`).
+One credit of a packed link is for one delivery, and so for up to `CAPACITY` messages (`Credit`).
 
 Invariants: a pack has 2 to `CAPACITY` messages in at most `PACK_BYTES`; their order is that of the queue; a list of outcomes
 names each message at most once.
@@ -20,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
+from math import ceil
 from struct import error, iter_unpack, pack, unpack_from
 from typing import NamedTuple
 
@@ -125,27 +126,24 @@ def read_outcomes(fields: bytes, count: int) -> list[Outcome]:
 
 
 class Credit:
-    """The credit of a packed link, in messages, as its receiver grants it.
-
-    `due`: messages that may be granted and that no credit was given for. It is 0 or less after each grant, because one credit is
-    for `CAPACITY` messages: the rest is granted in advance, and is missing from the next grant.
+    """The credit of a packed link. Its receiver counts in messages (`allowed`: how many more may come), the protocol in
+    deliveries. How many messages a delivery has is estimated from those that have come. If a sender begins to fill its packs,
+    more may come than is allowed, up to `CAPACITY` for each credit that it has; then no credit is given until fewer may.
     """
 
-    __slots__ = ("due",)
+    __slots__ = ("_each", "allowed")
 
     def __init__(self) -> None:
-        self.due = 0
+        self.allowed = 0
+        self._each: float = CAPACITY
 
-    def used(self, count: int) -> int:
-        """A delivery with `count` messages has come, which has used one credit. Returns how many messages fewer it has brought
-        than were granted for it: these are due again."""
-        unused = CAPACITY - count
-        self.due += unused
-        return unused
+    def used(self, count: int) -> None:
+        """A delivery with `count` messages has come."""
+        self.allowed -= count
+        self._each += (count - self._each) / 8
 
-    def grant(self, count: int) -> int:
-        """`count` more messages may be granted: returns the credits to give now."""
-        self.due += count
-        given = max(0, -(-self.due // CAPACITY))
-        self.due -= given * CAPACITY
-        return given
+    def grant(self, count: int, given: int) -> int:
+        """`count` more messages may come, and the sender still has credit for `given` deliveries: returns how many credits to
+        add."""
+        self.allowed += count
+        return max(0, ceil(self.allowed / self._each) - given)

@@ -376,7 +376,7 @@ class Drain:
                 self._result.refused += [(name, sequence, why) for sequence, why in sorted(move.refused.items())]
                 return
             move.close()
-            if move.settled:
+            if move.moved or move.known:
                 moved_s = self._clock.now_s
             elif self._may_go_elsewhere(key, tally, move.ended) and self._clock.now_s - began_s >= ELSEWHERE_S:
                 if await self._elsewhere(drain, store, name, key):

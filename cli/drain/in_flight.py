@@ -94,11 +94,6 @@ class InFlight:
         self.nbytes += run.ends[-1]
         return True
 
-    @property
-    def unsent(self) -> int:
-        """How many messages wait to be sent."""
-        return sum(len(run.messages) - run.sent for run in self._waiting)
-
     def next_part(self, most: int, largest: int) -> Part | None:
         """The next messages to send: at least one and up to `most`. A message above `largest` bytes comes alone, so that the
         caller can refuse it. None: nothing waits."""

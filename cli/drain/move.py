@@ -110,7 +110,7 @@ class Move:
     def lacks_credit(self) -> bool:
         """Whether messages wait because the target gives no credit, and it has answered all that were sent."""
         link = self._out
-        return link is not None and link.credit <= 0 and 0 < self._here.unsent == self._here.count
+        return link is not None and link.credit <= 0 and link.is_answered and self._here.count > 0
 
     def has_advanced(self) -> bool:
         """Whether anything has happened since the last call: of a large message, any of its bytes."""
@@ -126,6 +126,8 @@ class Move:
         self._here.stop()
         if self._paused:
             self._read_again()
+        if self._in is not None:
+            self._in.withhold_rest()
         for client, link in ((self._source, self._in), (self._target, self._out)):
             if link is not None and not client.is_lost and link.open:
                 link.context = None

@@ -14,6 +14,7 @@ from broker.client import ManagementClient
 from broker.core import packs, values
 from broker.core.links import ACCEPTED, REJECTED, RELEASED
 from broker.core.packs import CAPACITY, Credit, Outcome
+from broker.core.transactions import TRANSACTIONAL, id_fields
 from broker.sessions.origins import origin_address
 from tests.broker.clients import Bench, bench, condition
 from tests.broker.drain_bench import DRAIN, QUEUE, Taking, body, send, tagged
@@ -117,6 +118,34 @@ def test_a_pack_that_its_sender_has_settled_ends_the_link() -> None:
         link = packed_link(taking)
         give(taking, link, pack_of(1, 2), settled=True)
         assert condition(link) == "amqp:invalid-field"
+        assert taking.bodies() == []
+
+
+def test_a_sequence_that_no_message_can_have_ends_the_link() -> None:
+    """Breaks when a client can write what makes the log end on every broker that applies it."""
+    for address in (origin_address(DRAIN, QUEUE), f"{origin_address(DRAIN, QUEUE)}/packs"):
+        with bench() as b:
+            taking = Taking(b)
+            link = taking.client.sender(address)
+            send(taking.client, link, (1 << 64) - 1, body("poison"))
+            b.settle()
+            assert condition(link) == "amqp:invalid-field"
+            assert taking.bodies() == []
+
+
+@pytest.mark.parametrize("state", [TRANSACTIONAL, 0x33])
+def test_a_message_with_a_state_ends_a_packed_link(state: int) -> None:
+    """Breaks when a message of a transaction is on the queue although the transaction is not carried out."""
+    with bench() as b:
+        taking = Taking(b)
+        link = packed_link(taking)
+        delivery = begin(link, 1)
+        put_value(lib.pn_disposition_data(lib.pn_delivery_local(delivery)), id_fields(b"a"))
+        lib.pn_delivery_update(delivery, state)
+        link.stream(pack_of(1, 2))
+        link.advance()
+        b.settle()
+        assert condition(link) == "amqp:not-implemented"
         assert taking.bodies() == []
 
 
@@ -224,14 +253,15 @@ def test_a_pack_has_an_outcome_when_all_of_its_messages_have_one(net: Network) -
     assert [len(each) for each in takes(net).came] == [10]
 
 
-@pytest.mark.parametrize("state", [RELEASED, REJECTED])
+@pytest.mark.parametrize("state", [RELEASED, REJECTED, 0x1_0024])
 def test_an_outcome_for_a_whole_pack_is_that_of_each_of_its_messages(net: Network, state: int) -> None:
+    """A state that the standard does not know gives the messages back."""
     taker = takes(net)
     first = taker.link.deliveries[0].delivery
     lib.pn_delivery_update(first, state)
     lib.pn_delivery_settle(first)
     taker.pump()
-    assert left(net) == {RELEASED: (70, 70), REJECTED: (6, 6)}[state]
+    assert left(net) == ((6, 6) if state == REJECTED else (70, 70))
 
 
 @pytest.mark.parametrize("fields", [values.encode([]), values.encode([bytes((60, 9, ACCEPTED, 255))])])

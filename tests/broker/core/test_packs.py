@@ -115,18 +115,35 @@ def test_outcomes_that_make_no_sense_are_refused(fields: bytes) -> None:
         read_outcomes(fields, 7)
 
 
-@given(some.lists(some.tuples(some.integers(0, 300), some.integers(1, CAPACITY)), max_size=60))
-def test_credit_for_packs_covers_what_is_granted_and_less_than_a_pack_more(steps: list[tuple[int, int]]) -> None:
+@given(some.lists(some.integers(1, CAPACITY), min_size=60, max_size=200), some.integers(1, 3000), some.integers(1, CAPACITY))
+def test_credit_follows_what_the_deliveries_bring(brought: list[int], window: int, at_last: int) -> None:
+    """Breaks when a sender of short packs or single messages gets a smaller window, or a sender of full ones an unbounded one."""
     credit = Credit()
-    granted = came = n_credits = used = 0
-    for count, brought in steps:
-        granted += count
-        n_credits += credit.grant(count)
-        assert granted - came <= (n_credits - used) * CAPACITY < granted - came + CAPACITY
-        if used < n_credits:
-            used += 1
-            came += brought
-            assert credit.used(brought) == CAPACITY - brought
+    given = credit.grant(window, 0)
+    for count in brought + [at_last] * 100:
+        assert given > 0, "each message that came has its outcome at once, so there is always credit"
+        given -= 1
+        credit.used(count)
+        assert credit.grant(0, given) * 1 <= max(0, credit.allowed), "a message is expected of each delivery"
+        given += credit.grant(count, given)
+        assert credit.allowed == window
+    assert window <= given * at_last or given >= window
+    assert given <= max(CAPACITY, len(brought)) * window, "it is bounded"
+
+
+def test_no_credit_is_given_while_more_has_come_than_was_allowed() -> None:
+    credit = Credit()
+    given = credit.grant(1000, 0)
+    assert given == 16
+    for _ in range(100):
+        credit.used(1)
+    given = credit.grant(0, 0)
+    assert given == 900
+    for _ in range(given):
+        credit.used(CAPACITY)
+    assert credit.allowed == 900 - 900 * CAPACITY
+    assert credit.grant(900 * CAPACITY - 900, 0) == 0
+    assert credit.grant(1000, 0) == 16
 
 
 def test_a_pack_is_read_as_it_is_written() -> None:
