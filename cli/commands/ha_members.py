@@ -94,9 +94,9 @@ def remove_broker(addresses: tuple[str, ...], force: bool, form: str, **given: A
 def replace_broker(old: str, new: str, wait: float, form: str, **given: Any) -> None:
     """Replace the broker OLD, which may be dead, by NEW.
 
-    NEW is added and catches up; then OLD is removed. A primary hands over first. A witness is replaced by a witness: because a
-    cluster has at most one, OLD is removed first. So this is refused unless NEW runs as a witness, and a majority of the others
-    is connected.
+    NEW is added and catches up; then OLD is removed. A primary hands over first. NEW gets OLD's tag `site`, unless NEW has one.
+    A learner that never votes is replaced by one that never votes. A witness is replaced by a witness: because a cluster has at
+    most one, OLD is removed first. So this is refused unless NEW runs as a witness, and a majority of the others is connected.
     """
     target, (gone, come) = options.target(given, admin=True), _names((old, new))
     if gone == come:
@@ -104,14 +104,18 @@ def replace_broker(old: str, new: str, wait: float, form: str, **given: Any) -> 
 
     async def change(reactor: Any) -> None:
         at, view = await primary_of(target, reactor)
-        was = _role(view, gone)
-        role = "witness" if (was or await _half_replaced(at, reactor, view, gone, come)) == "witness" else "voter"
+        was = _becomes(view, gone)
+        role = was or await _half_replaced(at, reactor, view, gone, come)
         _check_standing(view, come, role)
         if was == "witness":
             _check_others(view, gone)
             await _check_witness(at, reactor, come)
             await _remove(at, reactor, gone, True)
         await _add(at, reactor, come, False, wait, role)
+        if role == "learner":
+            await wait_for_role(at, reactor, come, role, wait, level=True)
+        if site := _tags(view, gone).get("site") if "site" not in _tags(view, come) else None:
+            await tag_site(at, reactor, come, str(site))
         if _role(await view_of(at, reactor), gone):
             await _remove(at, reactor, gone, False)
 
@@ -140,13 +144,26 @@ def _role(view: dict[str, Any], address: str) -> str:
     return next((str(each.get("role")) for each in view.get("members") or [] if each.get("address") == address), "")
 
 
+def _stays(view: dict[str, Any], address: str) -> bool:
+    """Whether this broker is a learner that never votes."""
+    return address in (dict(view.get("membership") or {}).get("standby") or ())
+
+
+def _becomes(view: dict[str, Any], address: str) -> str:
+    """The role that this member has for good: a learner that has not caught up yet becomes a voter. "" as for `_role`."""
+    role = _role(view, address)
+    return "voter" if role == "learner" and not _stays(view, address) else role
+
+
+def _tags(view: dict[str, Any], address: str) -> dict[str, Any]:
+    return dict(dict(view.get("settings") or {}).get(f"tags:{address}") or {})
+
+
 def _check_standing(view: dict[str, Any], address: str, role: str) -> None:
     """Refused if the broker is already a member in a role from which it would never get to this one."""
-    now = _role(view, address)
-    stays = address in (dict(view.get("membership") or {}).get("standby") or ())
-    becomes = "voter" if now == "learner" and not stays else now
-    if becomes in ("", role):
+    if _becomes(view, address) in ("", role):
         return
+    now, stays = _role(view, address), _stays(view, address)
     learner = "a learner that never votes" if stays else "a learner that gets a vote when it has caught up"
     standing = {"voter": "a voter", "witness": "the witness", "learner": learner}[now]
     raise endings.Refused(
@@ -186,12 +203,12 @@ async def _runs_as_witness(target: Target, reactor: Any, address: str) -> bool:
 
 
 async def _half_replaced(target: Target, reactor: Any, view: dict[str, Any], gone: str, come: str) -> str:
-    """The role that the new broker has, or gets because an earlier run has already removed the old witness. Refused if neither
-    broker is a member, and nothing shows such a run."""
+    """The role that the new broker has for good, or gets because an earlier run has already removed the old witness. Refused if
+    neither broker is a member, and nothing shows such a run."""
     from broker.client import ClientError
 
-    if _role(view, come):
-        return _role(view, come)
+    if role := _becomes(view, come):
+        return role
     text = f"{gone} is not a member; the members are: {', '.join(_members(view))}"
     if any(_role(view, each) == "witness" for each in _members(view)):
         raise endings.Refused(text)
@@ -209,7 +226,7 @@ async def _half_replaced(target: Target, reactor: Any, view: dict[str, Any], gon
 async def tag_site(target: Target, reactor: Any, address: str, site: str) -> None:
     """Set the tag `site` of this broker; its other tags stay."""
     at, view = await primary_of(target, reactor)
-    tags = dict(dict(view.get("settings") or {}).get(f"tags:{address}") or {}) | {"site": site}
+    tags = _tags(view, address) | {"site": site}
     await ask(at, reactor, "SET", "ha", {"setting": "tags", "address": address, "tags": tags})
 
 
@@ -223,13 +240,13 @@ async def _add(target: Target, reactor: Any, address: str, force: bool, wait_s: 
     await wait_for_role(target, reactor, address, role, wait_s)
 
 
-async def wait_for_role(target: Target, reactor: Any, address: str, role: str, wait_s: float) -> None:
-    """Wait until the primary reports that the broker has this role. Refused if that takes too long, or if the broker and the
-    primary do not accept each other."""
+async def wait_for_role(target: Target, reactor: Any, address: str, role: str, wait_s: float, *, level: bool = False) -> None:
+    """Wait until the primary reports that the broker has this role, and with `level` that it has caught up. Refused if that
+    takes too long, or if the broker and the primary do not accept each other."""
     from twisted.internet.task import deferLater
 
     until_s, refused_s = reactor.seconds() + wait_s, reactor.seconds()
-    while wait_s and _role(view := await view_of(target, reactor), address) != role:
+    while wait_s and not _stands(view := await view_of(target, reactor), address, role, level):
         if view.get("status") != "active":
             target, view = await primary_of(target, reactor)
         why = next((str(each.get("refused") or "") for each in view.get("members") or [] if each.get("address") == address), "")
@@ -244,6 +261,11 @@ async def wait_for_role(target: Target, reactor: Any, address: str, role: str, w
                 f"{address} is a member now, but has not caught up within {wait_s:g} s: qpid-ha query shows its lag"
             )
         await deferLater(reactor, _LOOK_S, lambda: None)
+
+
+def _stands(view: dict[str, Any], address: str, role: str, level: bool) -> bool:
+    member = next((each for each in view.get("members") or [] if each.get("address") == address), {})
+    return member.get("role") == role and (not level or member.get("state") == "ready")
 
 
 async def _remove(target: Target, reactor: Any, address: str, force: bool) -> None:

@@ -357,6 +357,46 @@ def test_a_member_in_another_role_is_not_waited_for_and_nothing_is_changed(
     assert not asked.exists()
 
 
+def following(*brokers: str, state: str = "ready") -> dict[str, Any]:
+    """What a primary says that these brokers of the west follow for good; all but x:1 are in this state."""
+    members = [{"address": "a:1", "role": "voter"}, {"address": "x:1", "role": "learner", "state": "ready"}]
+    members += [{"address": name, "role": "learner", "state": state} for name in brokers if name != "x:1"]
+    settings = {"tags:x:1": {"site": "west", "nofailover": True}}
+    return PRIMARY | {"members": members, "membership": {"standby": list(brokers)}, "settings": settings}
+
+
+def test_a_broker_that_follows_is_replaced_by_one_that_follows_of_the_same_site(peers: Any, tmp_path: Any) -> None:
+    """Breaks when a broker of the second site gets a vote, or the next switch of sites leaves it out."""
+    asked = tmp_path / "asked"
+    primary = peers(ha=following("x:1"), then={"ADD-BROKER ha": following("x:1", "z:1")}, record=str(asked))
+    assert run("qpid-ha", "replace-broker", "x:1", "z:1", "-b", primary.name).status == 0
+    said = [(line["what"], line["body"]) for line in map(json.loads, asked.read_text().splitlines())]
+    assert said == [
+        ("ADD-BROKER ha", {"address": "z:1", "force": False, "standby": True}),
+        ("SET ha", {"setting": "tags", "address": "z:1", "tags": {"site": "west"}}),
+        ("REMOVE-BROKER ha", {"address": "x:1", "force": False}),
+    ]
+
+
+def test_a_broker_that_follows_is_removed_when_its_replacement_has_caught_up(peers: Any, tmp_path: Any) -> None:
+    asked = tmp_path / "asked"
+    behind = peers(ha=following("x:1", "z:1", state="catchup"), record=str(asked))
+    ran = run("qpid-ha", "replace-broker", "x:1", "z:1", "--wait", "0.1", "-b", behind.name)
+    assert (ran.status, "z:1 is a member now, but has not caught up within 0.1 s" in ran.err) == (1, True), ran.err
+    assert not asked.exists()
+
+
+def test_the_replacement_of_a_broker_that_follows_is_finished_when_it_is_run_again(peers: Any, tmp_path: Any) -> None:
+    """Breaks when the command, which no longer finds the old one, waits until the new one has a vote."""
+    asked = tmp_path / "asked"
+    done = following("x:1", "z:1")
+    done |= {"members": [each for each in done["members"] if each["address"] != "x:1"], "membership": {"standby": ["z:1"]}}
+    done |= {"settings": {"tags:x:1": {"site": "west"}, "tags:z:1": {"site": "far west"}}}
+    primary = peers(ha=done, record=str(asked))
+    assert run("qpid-ha", "replace-broker", "x:1", "z:1", "-b", primary.name) == run("qpid-ha", "ping", "-b", primary.name)
+    assert not asked.exists(), "it has a site of its own"
+
+
 def test_a_broker_that_was_added_by_force_and_belongs_elsewhere_is_not_waited_for(peers: Any) -> None:
     why = "this broker is not in a cluster"
     members = [{"address": "d:1", "role": "learner", "refused": why}]
