@@ -23,6 +23,9 @@ PRIMARY_ITSELF = 421
 _LOOK_S = 0.1
 _REFUSED_S = 3.0
 """How long the link to a new broker may be refused, as while it starts, before the command no longer waits for it."""
+_ONE_IS_ENOUGH = "is the witness of this cluster already"
+"""Part of the text with which the log refuses a second witness (ha.core.membership)."""
+_UNCHANGED = "nothing was changed: "
 _AS = {"witness": {"witness": True}, "learner": {"standby": True}}
 """The attributes of ADD-BROKER for each role, besides the address."""
 
@@ -96,7 +99,8 @@ def replace_broker(old: str, new: str, wait: float, form: str, **given: Any) -> 
 
     NEW is added and catches up; then OLD is removed. A primary hands over first. NEW gets OLD's tag `site`, unless NEW has one.
     A learner that never votes is replaced by one that never votes. A witness is replaced by a witness: because a cluster has at
-    most one, OLD is removed first. So this is refused unless NEW runs as a witness, and a majority of the others is connected.
+    most one, OLD is removed first. So this is refused unless NEW runs as a witness, the primary reaches it, and a majority of
+    the others is connected.
     """
     target, (gone, come) = options.target(given, admin=True), _names((old, new))
     if gone == come:
@@ -110,8 +114,9 @@ def replace_broker(old: str, new: str, wait: float, form: str, **given: Any) -> 
         if was == "witness":
             _check_others(view, gone)
             await _check_witness(at, reactor, come)
-            await _remove(at, reactor, gone, True)
-        await _add(at, reactor, come, False, wait, role)
+            await _replace_witness(at, reactor, gone, come, wait)
+        else:
+            await _add(at, reactor, come, False, wait, role)
         if role == "learner":
             await wait_for_role(at, reactor, come, role, wait, level=True)
         if site := _tags(view, gone).get("site") if "site" not in _tags(view, come) else None:
@@ -198,6 +203,30 @@ async def _check_witness(target: Target, reactor: Any, address: str) -> None:
         )
 
 
+async def _replace_witness(target: Target, reactor: Any, gone: str, come: str, wait_s: float) -> None:
+    """Remove this witness and add the other one, if the primary reaches it.
+
+    The primary answers a request to add a witness beside another one with its obstacle, "nothing was changed: ...", if it has
+    one. Otherwise the log refuses it: one witness is enough.
+    """
+    from broker.client import ManagementError
+
+    await settled(target, reactor)
+    try:
+        await ask(target, reactor, "ADD-BROKER", "ha", {"address": come, "force": False} | _AS["witness"])
+    except ManagementError as error:
+        if _ONE_IS_ENOUGH not in error.text:
+            raise
+        await _remove(target, reactor, gone, True)
+    try:
+        await _add(target, reactor, come, False, wait_s, "witness")
+    except ManagementError as error:
+        raise endings.Refused(
+            f"{gone} is removed, and {come} is not added, so the cluster has no witness: "
+            f"{error.text.removeprefix(_UNCHANGED)}; mend that, and run the command again"
+        ) from None
+
+
 async def _runs_as_witness(target: Target, reactor: Any, address: str) -> bool:
     return (await view_of(target.at(urls.parse(address).addresses[0]), reactor)).get("witness") is True
 
@@ -264,7 +293,7 @@ async def wait_for_role(target: Target, reactor: Any, address: str, role: str, w
 
 
 def _stands(view: dict[str, Any], address: str, role: str, level: bool) -> bool:
-    member = next((each for each in view.get("members") or [] if each.get("address") == address), {})
+    member: dict[str, Any] = next((each for each in view.get("members") or [] if each.get("address") == address), {})
     return member.get("role") == role and (not level or member.get("state") == "ready")
 
 

@@ -10,6 +10,7 @@ Keys of what it is given; in their texts `@me` is its own address:
     items        entity type -> items of QUERY
     then         "OPERATION type" -> what changes in `ha` with such a request
     answers      "OPERATION type" -> [status, description, body], before anything else
+    once         "OPERATION type" -> the answer to the first such request, before `answers`
     silent_on    list of "OPERATION type" that are never answered
     stray        whether an answer to a request that nobody made goes out before each true one
     refuse       whether a connection without qpid.ha-admin is dropped without an Open
@@ -105,7 +106,7 @@ class Responder(MessagingHandler):
         self.given.get("ha", {}).update(self.given.get("then", {}).get(what, {}))
         if what in self.given.get("silent_on", ()):
             return
-        status, text, body = answers.get(what) or self.answer(what, message.body)
+        status, text, body = self.given.get("once", {}).pop(what, None) or answers.get(what) or self.answer(what, message.body)
         if self.given.get("stray"):
             self.reply(message, 999_999, 200, "OK", {"whose": "nobody's"})
         self.reply(message, message.correlation_id, status, text, body)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cli.commands.ha_operations import staleness
+from ha.core.membership import BadMembership, Membership
 from tests.cli.running import run
 
 PRIMARY = {
@@ -270,20 +271,53 @@ def with_witness(*away: str, stores: tuple[str, ...] = ("a:1", "b:1")) -> dict[s
     return PRIMARY | {"members": members}
 
 
+with pytest.raises(BadMembership) as enough:
+    Membership.of(("a:1", "w:1"), witness="w:1").with_witness("z:1")
+ONE_WITNESS = [409, str(enough.value), {}]
+"""What a primary answers that reaches a second witness."""
+
+
 @pytest.mark.parametrize("away", [["w:1"], ["d:1"]], ids=" ".join)
 def test_a_witness_is_replaced_by_a_witness_and_goes_first(peers: Any, tmp_path: Any, away: list[str]) -> None:
     """There is one at most. Breaks when the new one is added as a broker that stores messages, or when a broker that is down
     forbids it though the others are a majority."""
     asked = tmp_path / "asked"
-    primary = peers(ha=with_witness(*away, stores=("a:1", "b:1", "c:1", "d:1")), record=str(asked))
+    once = {"ADD-BROKER ha": ONE_WITNESS}
+    primary = peers(ha=with_witness(*away, stores=("a:1", "b:1", "c:1", "d:1")), once=once, record=str(asked))
     new = peers(ha=READY | {"witness": True})
     assert run("qpid-ha", "replace-broker", "w:1", new.name, "--wait", "0", "-b", primary.name).status == 0
     said = [(line["what"], line["body"]) for line in map(json.loads, asked.read_text().splitlines())]
     assert said == [
+        ("ADD-BROKER ha", {"address": new.name, "force": False, "witness": True}),
         ("REMOVE-BROKER ha", {"address": "w:1", "force": True}),
         ("ADD-BROKER ha", {"address": new.name, "force": False, "witness": True}),
         ("REMOVE-BROKER ha", {"address": "w:1", "force": False}),
     ], "this responder still has the old one among its members"
+
+
+def test_a_witness_that_the_primary_cannot_reach_replaces_none(peers: Any, tmp_path: Any) -> None:
+    """Although it answers the operator. Breaks when the old one is gone, and the command says that nothing was changed."""
+    asked = tmp_path / "asked"
+    new = peers(ha=READY | {"witness": True})
+    why = f"nothing was changed: {new.name} belongs to another cluster; start that broker first, with this cluster's brokers"
+    primary = peers(ha=with_witness(), answers={"ADD-BROKER ha": [409, why, {}]}, record=str(asked))
+    ran = run("qpid-ha", "replace-broker", "w:1", new.name, "-b", primary.name)
+    assert (ran.status, ran.err, requests(asked)) == (1, f"qpid-ha: {why}\n", [("ADD-BROKER ha", new.name)])
+
+
+def test_a_witness_that_is_lost_in_between_is_said_to_be_missing(peers: Any, tmp_path: Any) -> None:
+    """The primary reached the new one, and does not a moment later."""
+    asked = tmp_path / "asked"
+    new = peers(ha=READY | {"witness": True})
+    late = {"ADD-BROKER ha": [409, f"nothing was changed: {new.name} is away", {}]}
+    primary = peers(ha=with_witness(), once={"ADD-BROKER ha": ONE_WITNESS}, answers=late, record=str(asked))
+    ran = run("qpid-ha", "replace-broker", "w:1", new.name, "-b", primary.name)
+    assert (ran.status, ran.err) == (
+        1,
+        f"qpid-ha: w:1 is removed, and {new.name} is not added, so the cluster has no witness: {new.name} is away; "
+        "mend that, and run the command again\n",
+    )
+    assert requests(asked) == [("ADD-BROKER ha", new.name), ("REMOVE-BROKER ha", "w:1"), ("ADD-BROKER ha", new.name)]
 
 
 def test_a_witness_stays_while_the_primary_needs_it_or_no_new_one_runs(peers: Any, tmp_path: Any) -> None:

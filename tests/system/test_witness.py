@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import run
-from tests.system.harness import BrokerProcess, Cluster, Refused, ask, eventually, spawn
+from tests.system.harness import BrokerProcess, Cluster, Refused, ask, eventually, free_ports, spawn
 from tests.system.terms import active, new_primary, resource_manager
 from tests.system.traffic import send, take
 
@@ -58,6 +58,28 @@ def test_two_brokers_and_a_witness_lose_nothing_and_say_what_is_on_one_disk(tmp_
         eventually(lambda: active(brokers), lambda found: found is other, "the broker that has caught up")
         for broker in brokers.brokers:
             broker.check_log()
+
+
+def test_a_witness_is_replaced_by_one_that_the_primary_reaches(tmp_path: Path) -> None:
+    """Breaks when the command takes the refusal of a second witness for another obstacle, and changes nothing."""
+    brokers = Cluster(tmp_path, 3, ["--ha-replicate", "all"])
+    first, second, witness = brokers.brokers
+    for broker in brokers.brokers:
+        broker.options = [*broker.options, "--ha-witness", witness.address]
+    (port,) = free_ports(1)
+    url, address = f"{brokers.url},127.0.0.1:{port}", f"127.0.0.1:{port}"
+    options = ["--ha-cluster", "yes", "--ha-brokers-url", url, "--ha-witness", address, "--ha-replicate", "all"]
+    with closing(brokers):
+        brokers.start()
+        brokers.promote(first)
+        brokers.brokers.append(new := BrokerProcess(tmp_path / "new", port, options))
+        new.start()
+        new.wait_for("joining")
+        ran = run("qpid-ha", "replace-broker", witness.address, address, "-b", second.address)
+        assert (ran.status, ran.err) == (0, "")
+        told = first.status()["membership"]
+        assert (told["witness"], told["voters"]) == (address, sorted([first.address, second.address, address]))
+        witness.wait_for("removed")
 
 
 class WitnessingDaemon(BrokerProcess):
