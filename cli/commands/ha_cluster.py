@@ -3,6 +3,9 @@
 A command is made with `ha_command`. It asks one broker (`view_of`), every member (`views_of`), or finds the primary
 (`primary_of`).
 
+A view is called by the name that the broker has among the members (`broker`), not by the one with which the user reached it.
+`REACHED` is the address at which it answered, which may be an alias of it or a tunnel.
+
 Invariant: a command that is given one broker shows and changes no cluster but that of this broker. Its list of brokers may name
 brokers of another cluster, as after a takeover by a second site.
 """
@@ -19,6 +22,8 @@ from cli import endings, options
 from cli.options import Target
 
 NAME = "qpid-ha"
+REACHED = "reached"
+"""Key of the address at which a broker has answered, in its view; for the commands only."""
 
 
 class AnyOrder(click.Group):
@@ -107,8 +112,11 @@ async def _asked(target: Target, reactor: Any, addresses: Sequence[urls.Address]
     for address, (succeeded, result) in zip(addresses, results, strict=True):
         if not succeeded and not isinstance(result.value, ClientError):
             result.raiseException()
-        error = {} if succeeded else {"status": "", "error": str(result.value).removeprefix(f"{address.name}: ")}
-        views.append({"broker": address.name} | (result if succeeded else error))
+        if succeeded:
+            views.append({"broker": str(result.get("address") or address.name), REACHED: address} | result)
+        else:
+            error = str(result.value).removeprefix(f"{address.name}: ")
+            views.append({"broker": address.name, "status": "", "error": error})
     return views
 
 
@@ -176,7 +184,7 @@ def candidate_among(views: list[dict[str, Any]], wanted: urls.Address | None) ->
     idle = {*(told.get("learners") or ()), told.get("witness")}
     ready = [view for view in views if view["status"] == "ready" and not view.get("stopped") and view["broker"] not in idle]
     if wanted is not None:
-        view = next((view for view in views if view["broker"] == wanted.name), None)
+        view = next((view for view in views if is_called(view, wanted.name)), None)
         if view is None:
             raise endings.Refused(
                 f"{wanted.name} is not a member; the members are: {', '.join(view['broker'] for view in views)}"
@@ -197,8 +205,16 @@ def has_stopped(view: dict[str, Any]) -> str:
     return f"has stopped applying the log and cannot take over: {view['stopped']}"
 
 
+def is_called(view: dict[str, Any], name: str) -> bool:
+    """Whether this is the broker's name among the members, or the one with which it was reached."""
+    return name == view["broker"] or (REACHED in view and name == view[REACHED].name)
+
+
 def address_of(view: dict[str, Any]) -> urls.Address:
-    """A member's address. Whether it uses TLS is part of its own list of brokers."""
+    """The address at which a member has answered. Without it, its own: whether that uses TLS is part of its list of brokers."""
+    if REACHED in view:
+        reached: urls.Address = view[REACHED]
+        return reached
     name = str(view["broker"])
     known = urls.parse(str(view.get("brokersUrl") or name)).addresses
     return next((address for address in known if address.name == name), urls.parse(name).addresses[0])

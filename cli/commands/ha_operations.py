@@ -15,7 +15,7 @@ import click
 from broker.core import urls
 from broker.core.urls import Address
 from cli import endings, options
-from cli.commands.ha_cluster import address_of, ask, ha_command, hand_over, has_stopped, primary_of, views_of
+from cli.commands.ha_cluster import address_of, ask, ha_command, hand_over, has_stopped, is_called, primary_of, views_of
 from cli.options import Target
 from cli.output import Column, show_json, show_table, text
 from cli.ranges import FloatRange
@@ -84,7 +84,7 @@ def staleness(views: list[dict[str, Any]]) -> str:
     newer = [view["broker"] for view in views if int(view.get("epoch") or 0) > int(primary.get("epoch") or 0)]
     if newer:
         return f"{', '.join(newer)} knows a newer epoch than the primary {primary['broker']}"
-    agreeing = [view["broker"] for view in views if view.get("epoch") == primary.get("epoch") and view["broker"] in voters]
+    agreeing = {view["broker"] for view in views if view.get("epoch") == primary.get("epoch") and view["broker"] in voters}
     if 2 * len(agreeing) <= len(voters):
         return f"{len(agreeing)} of {len(voters)} voters answer and are in the primary's epoch: no majority"
     return ""
@@ -136,7 +136,7 @@ def failover(candidate: str | None, form: str, **given: Any) -> None:
             for view in found
             if view["status"] in ("joining", "catchup", "ready")
             and not view.get("witness")
-            and view["broker"] in (chosen or (view["broker"],))
+            and all(is_called(view, name) for name in chosen)
         ]
         able.sort(key=lambda view: (-int(view.get("lastEpoch") or 0), -int(view.get("lastIndex") or 0), view["broker"]))
         refusals = [f"{view['broker']} ({view['status'] or view['error']})" for view in found if view not in able]

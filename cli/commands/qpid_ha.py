@@ -15,7 +15,7 @@ from broker.core import urls
 from broker.options import nearest
 from cli import endings, options
 from cli.commands import ha_members, ha_operations, ha_settings, ha_sites, ha_stores
-from cli.commands.ha_cluster import NAME, ask, command, ha_command, hand_over, has_stopped, view_of, views_of
+from cli.commands.ha_cluster import NAME, REACHED, ask, command, ha_command, hand_over, has_stopped, view_of, views_of
 from cli.output import Column, show_json, show_table, text
 
 STATUSES = ("joining", "catchup", "ready", "recovering", "active", "standalone", "removed")
@@ -87,7 +87,8 @@ def query(everyone: bool, form: str, **given: Any) -> None:
     else:
         views = [endings.run(lambda reactor: view_of(target, reactor))]
     if form == "json":
-        show_json(views if everyone else views[0])
+        told = [{name: value for name, value in view.items() if name != REACHED} for view in views]
+        show_json(told if everyone else told[0])
     else:
         for view in views:
             _show_view(view, everyone)

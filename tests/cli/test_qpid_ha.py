@@ -119,7 +119,7 @@ def test_members_that_no_given_address_names_are_asked_too(peers: Any) -> None:
     primary = peers(ha=PRIMARY | {"brokersUrl": f"amqp:@me,b:1,{third.name},{NOWHERE}", "members": members})
     given = f"{backup.name},{primary.name}"
     ran = run("qpid-ha", "status", "--all", "-b", given)
-    lines = [f"{backup.name} ready", f"{primary.name} active", f"{third.name} ready", f"{NOWHERE} connection refused"]
+    lines = ["b:1 ready", f"{primary.name} active", f"{third.name} ready", f"{NOWHERE} connection refused"]
     assert (ran.status, ran.out.splitlines()) == (3, lines), "b:1 is the address that the first calls its own"
     told = json.loads(run("qpid-ha", "list", "-b", given, "--format", "json").out)["members"]
     assert [(each["member"], each["role"]) for each in told][2:] == [(third.name, "voter"), (NOWHERE, "")]
@@ -604,6 +604,67 @@ def test_the_list_shows_every_member_and_what_keeps_it_from_being_promoted(peers
     assert "Paused since then: qpid-ha resume ends that" in out
     told = json.loads(run("qpid-ha", "list", "-b", f"{backup.name},{NOWHERE}", "--format", "json").out)
     assert told["stale"] == "no member says that it is the primary"
+
+
+HOSTS = [f"host{number}.example:5672" for number in (1, 2, 3)]
+
+
+def called(peers: Any, asked: Any, **primary: Any) -> str:
+    """The addresses of three brokers that call themselves HOSTS, which nobody can reach. What they are asked is recorded."""
+    names = {"voters": HOSTS[:2], "learners": [HOSTS[2]], "standby": [HOSTS[2]]}
+    roles = dict.fromkeys(HOSTS[:2], "voter") | {HOSTS[2]: "learner"}
+    members = [{"address": name, "role": role, "lagRecords": 7, "connected": True} for name, role in roles.items()]
+    settings = {f"tags:{name}": {"site": "west"} for name in HOSTS[1:]}
+    told = {"brokersUrl": f"amqp:{','.join(HOSTS)}", "membership": names, "record": str(asked)}
+    first = PRIMARY | told | {"members": members, "settings": settings, "appliedIndex": 5} | primary
+    views = [first, READY | told, READY | told | {"lastIndex": 119}]
+    return ",".join(peers(ha=view | {"address": name}, record=str(asked)).name for view, name in zip(views, HOSTS, strict=True))
+
+
+def test_brokers_are_shown_by_their_names_among_the_members_however_they_are_reached(peers: Any, tmp_path: Any) -> None:
+    """By a short name, an alias or a tunnel. Breaks when the list has no roles and tags, and says that no majority answers."""
+    given = called(peers, tmp_path / "asked")
+    told = json.loads(run("qpid-ha", "list", "-b", given, "--format", "json").out)
+    assert told["stale"] == ""
+    assert [(each["member"], each["role"], each["lag"], each["tags"]) for each in told["members"]] == [
+        (HOSTS[0], "voter", 7, ""),
+        (HOSTS[1], "voter", 7, "site=west"),
+        (HOSTS[2], "learner", 7, "site=west"),
+    ]
+    views = json.loads(run("qpid-ha", "query", "--all", "-b", given, "--format", "json").out)
+    assert [view["broker"] for view in views] == HOSTS
+    assert not any("reached" in view for view in views)
+    twice = f"{given.split(',')[0]},{given.split(',')[0].replace('127.0.0.1', 'localhost')}"
+    ran = run("qpid-ha", "list", "-b", twice)
+    assert "STALE: 1 of 2 voters answer" in ran.out, "one broker by two names is one vote"
+
+
+@pytest.mark.parametrize("by_alias", [False, True])
+def test_a_candidate_is_found_by_either_name_and_asked_where_it_was_reached(peers: Any, tmp_path: Any, by_alias: bool) -> None:
+    """Breaks when a member that is named like the cluster names it is said to be none."""
+    given = called(peers, tmp_path / "asked")
+    candidate = given.split(",")[1] if by_alias else HOSTS[1]
+    assert run("qpid-ha", "switchover", "-b", given, "--candidate", candidate).status == 0
+    assert requests(tmp_path / "asked") == [("PROMOTE ha", None)]
+    lost = called(peers, tmp_path / "asked", status="joining")
+    candidate = lost.split(",")[1] if by_alias else HOSTS[1]
+    ran = run("qpid-ha", "failover", "-b", lost, "--candidate", candidate)
+    assert (ran.status, ran.out) == (0, f"{HOSTS[1]} is active in epoch 5\n")
+
+
+def test_a_learner_is_no_candidate_however_it_is_reached(peers: Any, tmp_path: Any) -> None:
+    """Its log is the longest. Breaks when it is asked because it is reached by another name than the members have."""
+    given = called(peers, tmp_path / "asked")
+    assert run("qpid-ha", "switchover", "-b", given).out.split()[0] == given.split(",")[1]
+
+
+def test_a_site_is_switched_to_however_its_brokers_are_reached(peers: Any, tmp_path: Any) -> None:
+    """Breaks when the brokers of the site get votes, and then none of them is found to take over."""
+    members = [{"address": name, "role": "voter", "connected": True} for name in HOSTS]
+    given = called(peers, tmp_path / "asked", members=members)
+    ran = run("qpid-ha", "switch-site", "west", "--force", "-b", given)
+    assert (ran.status, ran.out) == (0, f"{HOSTS[2]} of site west is the primary; the other sites follow\n"), ran.err
+    assert requests(tmp_path / "asked") == [("PROMOTE ha", None)]
 
 
 def test_a_failover_by_hand_asks_the_newest_log_first_and_no_cluster_that_has_a_primary(peers: Any, tmp_path: Any) -> None:
