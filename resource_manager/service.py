@@ -88,6 +88,8 @@ class ResourceManager(Service):
         self._daemons.clock = reactor
         self._timer: Any = None
         self._faults: dict[str, str] = {}
+        self._aliases: dict[str, str] = {}
+        """The names that brokers give themselves, by the other names that this daemon was given for them."""
         self._end = ExitStack()
         self._telemetry: ProbeReporter | None = None
 
@@ -152,6 +154,10 @@ class ResourceManager(Service):
         except BadView as error:
             self._fault(name, f"its answer cannot be used: {error}")
             return
+        if view.address not in ("", name) and self._aliases.get(name) != view.address:
+            self._aliases[name] = view.address
+            text = "{broker}: calls itself {address}: call it so in --brokers, or changes of the members are not followed"
+            self.log.warn(text, broker=name, address=view.address)
         self._detector.answered(name, view, self._reactor.seconds())
         if self._telemetry is not None and not self._settings.cluster_name and item.get("clusterId"):
             self._telemetry.writer.cluster = str(item["clusterId"])

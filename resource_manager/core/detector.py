@@ -8,6 +8,9 @@ The settings of the cluster are the exception: they are committed, so they stay 
 was restarted tells only what is in its checkpoint, until it hears a primary. So of each broker the answer is also kept that had
 applied most of its cluster's log.
 
+A broker is known here by its name in the configuration. The cluster knows it by the name that it gives itself (`Seen.member`),
+which its role, its tags and the other brokers' primary are told by. If the two differ, the members that it tells are not used.
+
 `Detector` takes observations with their times and returns a `Sight`: all brokers at one moment, frozen, for `promotion` to
 judge.
 
@@ -75,11 +78,13 @@ class View:
     """Whether it only votes, and stores no messages."""
     electable: bool = False
     """Whether it is a learner that can be elected all the same: it does not know whether its vote is taken for good."""
+    address: str = ""
+    """The name that it gives itself; "" if it gives none."""
 
     @classmethod
     def of(cls, item: Mapping[str, Any], member: str) -> View:
-        """Read the item of an answer. BadView if a field is missing or has a wrong type, or the broker is in no
-        cluster.
+        """Read the item of an answer of the broker that is configured as `member`. BadView if a field is missing or has a
+        wrong type, or the broker is in no cluster.
         """
         status = item.get("status")
         if status == "standalone":
@@ -91,20 +96,22 @@ class View:
             raise BadView(f"epoch, lastEpoch, lastIndex are {numbers}, not numbers")
         epoch, last_epoch, last_index = (int(number or 0) for number in numbers)
         roles = {entry.get("address"): entry.get("role") for entry in item.get("members") or () if isinstance(entry, Mapping)}
+        address = str(item.get("address") or "")
         return cls(
             status,
             epoch,
             last_epoch,
             last_index,
             str(item.get("primary") or ""),
-            learner := roles.get(member) == "learner",
+            learner := roles.get(address or member) == "learner",
             item.get("blank") is True,
             str(item.get("clusterId") or ""),
-            Members.of(item) if item.get("address") == member else None,
+            Members.of(item) if address == member else None,
             applied if isinstance(applied := item.get("appliedIndex"), int) else 0,
             _settings_of(item),
             item.get("witness") is True,
             learner and item.get("electable") is True,
+            address,
         )
 
 
@@ -133,6 +140,12 @@ class Seen:
     answered_s: float | None
     fullest: View | None = None
     """Of its answers about the same cluster, the one that had applied most, of whatever age."""
+
+    @property
+    def member(self) -> str:
+        """Its name among the members, as it has told; until then the configured one."""
+        told = self.view or self.fullest
+        return (told.address if told else "") or self.name
 
     @property
     def serves(self) -> bool:
@@ -199,7 +212,7 @@ class Sight:
 
     def _lives(self, cluster: str, names: tuple[str, ...]) -> bool:
         members = self.newest_members(cluster)
-        return members is None or 2 * sum(name in members.voters for name in names) > len(members.voters)
+        return members is None or 2 * sum(self.member(name) in members.voters for name in names) > len(members.voters)
 
     def newest_members(self, cluster: str) -> Members | None:
         """The newest membership that a reachable broker of this cluster reports."""
@@ -220,7 +233,12 @@ class Sight:
 
     def tags(self, name: str) -> Tags:
         """The tags of this broker."""
-        return Tags.of(self.settings.get(TAGS + name))
+        return Tags.of(self.settings.get(TAGS + self.member(name)))
+
+    def member(self, name: str) -> str:
+        """The name among the members of the broker with this name in the configuration, as far as it is known."""
+        seen = self.seen(name)
+        return name if seen is None else seen.member
 
     def electors(self, cluster: str) -> Sight:
         """The brokers whose votes count in an election of this cluster, as far as is known: no learners, and no members
@@ -230,7 +248,7 @@ class Sight:
         """
         members = self.newest_members(cluster)
         learners = () if members is None else members.learners
-        known = (seen for seen in self.brokers if seen.reach is Reach.REACHABLE or seen.name not in learners)
+        known = (seen for seen in self.brokers if seen.reach is Reach.REACHABLE or seen.member not in learners)
         lowered = (seen for seen in self.brokers if seen.view is not None and seen.view.electable and _is_of(seen.view, cluster))
         return Sight(tuple(seen for seen in known if seen.view is None or _elects(seen.view, cluster)), tuple(lowered))
 

@@ -265,8 +265,8 @@ class Promotion:
             return [*self._wait(f"{promoting[0]} is being promoted"), *self._ask_again(need, now_s)]
         for primary in sorted({seen.view.primary for seen in fresh if seen.view is not None and seen.view.primary}):
             hearing = [seen.name for seen in fresh if seen.hears(primary)]
-            others = [seen for seen in fresh if seen.name != primary]
-            known = len(others) < len(fresh) or (self._served is not None and self._served[0] == primary)
+            others = [seen for seen in fresh if seen.member != primary]
+            known = len(others) < len(fresh) or (self._served is not None and sight.member(self._served[0]) == primary)
             may_serve = not known and 1 + len(hearing) >= sight.majority
             if hearing and (may_serve or 2 * len(hearing) > len(others)):
                 return [*self._wait(f"{', '.join(hearing)} still hear the primary {primary}"), *self._ask_again(need, now_s)]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import pytest_twisted
 from twisted.internet import reactor as installed_reactor
+from twisted.logger import capturedLogs, formatEvent
 
 from broker.client import ManagementClient
 from broker.core import urls
@@ -319,6 +320,20 @@ async def test_the_daemon_follows_the_members_that_the_log_names(peers: Any, man
     await time_passes(0.2)
     assert list(service._probes) == [first.name, third.name], "an older membership is none any more"
     await watcher.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_broker_that_calls_itself_otherwise_than_the_daemon_is_told_once(peers: Any, manage: Any) -> None:
+    """Breaks when nothing says why the daemon follows no change of the members."""
+    first, second = peers(ha=ACTIVE | {"address": "first.example:5672"}), peers(ha=JOINING | {"address": "@me"})
+    with capturedLogs() as events:
+        service = manage([first, second])
+        await sees(service, 2)
+        answered_s = service._detector.sight(reactor.seconds()).brokers[0].answered_s
+        await until(lambda: service._detector.sight(reactor.seconds()).brokers[0].answered_s != answered_s)
+    said = [text for event in events if "calls itself" in (text := formatEvent(event))]
+    told = f"{first.name}: calls itself first.example:5672: call it so in --brokers, or changes of the members are not followed"
+    assert said == [told]
 
 
 @pytest_twisted.ensureDeferred

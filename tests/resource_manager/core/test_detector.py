@@ -166,6 +166,38 @@ def test_a_learner_is_known_by_its_own_entry_among_the_members() -> None:
     assert not View.of(ITEM | {"members": members}, "c:1").learner
 
 
+def test_a_broker_that_is_reached_by_another_name_has_the_role_that_the_cluster_gives_its_own() -> None:
+    """Breaks when a daemon with short names counts a learner for the majority, and nobody is promoted."""
+    members = [{"address": "b.example:1", "role": "learner"}, {"address": "b:1", "role": "voter"}]
+    told = ITEM | {"address": "b.example:1", "members": members}
+    assert (View.of(told, "b:1").learner, View.of(told, "b:1").address) == (True, "b.example:1")
+    assert not View.of(told | {"address": "b:1"}, "b.example:1").learner
+
+
+def test_a_broker_is_known_by_its_own_name_and_has_its_tags_while_it_is_connected_again() -> None:
+    """Breaks when a broker with the tag nofailover is promoted, because the daemon has a short name for it."""
+    settings = {"tags:a.example:1": {"nofailover": True}}
+    detector = seeing(a=replace(told(70, settings), address="a.example:1"), b=told(69, {}))
+    for _ in range(2):
+        sight = detector.sight(10.1)
+        assert (sight.member("a:1"), sight.member("b:1"), sight.member("x:1")) == ("a.example:1", "b:1", "x:1")
+        assert (sight.tags("a:1").nofailover, sight.tags("b:1").nofailover) == (True, False)
+        detector.connected("a:1", 10.1)
+    assert detector.sight(10.1).brokers[0].view is None
+
+
+def test_roles_that_others_tell_are_of_the_names_that_brokers_give_themselves() -> None:
+    """As some were given by short names. Breaks when these are not counted for their cluster, or a learner of it is."""
+    members = Members(9, ("a:1", "b.example:1", "c.example:1"), ("d.example:1",))
+    a = View("ready", 3, 3, 70, "", cluster_id="X", members=members)
+    b, d = (replace(a, members=None, address=f"{name}.example:1") for name in "bd")
+    stray = View("ready", 3, 3, 70, "", cluster_id="Y", members=Members(1, ("x:1", "y:1", "z:1")))
+    detector = seeing(a=a, b=b, d=d, x=stray)
+    detector.lost("d:1", "closed")
+    assert detector.sight(10.1).cluster == "X"
+    assert [seen.name for seen in detector.sight(10.1).electors("X").brokers] == ["a:1", "b:1"]
+
+
 def test_a_learner_that_can_be_elected_is_known_and_elects_nobody() -> None:
     """The batch that takes its vote is perhaps not committed, and only in its log. Breaks when the only one that could win is
     not known as such, or when it counts for the majority: no candidate counts its vote.

@@ -263,6 +263,32 @@ def test_tags_decide_among_equal_logs_and_keep_a_broker_back(tags: Any, chosen: 
     assert asked(Story().see(1.0, *(agreeing(name, **tags) for name in "abc"))) == chosen
 
 
+def test_the_tags_of_a_broker_are_those_of_the_name_that_it_gives_itself() -> None:
+    """Breaks when a daemon that was given short names promotes a broker with the tag nofailover."""
+    tags: Any = {f"tags_{name}.example": value for name, value in {"a": {"nofailover": True}, "b": {"priority": -1}}.items()}
+    brokers = [agreeing(name, **tags) for name in "abc"]
+    assert asked(Story().see(1.0, *(known_as_example(seen) for seen in brokers))) == ["c"]
+
+
+def known_as_example(seen: Seen) -> Seen:
+    """The same broker, which gives itself a longer name."""
+    assert seen.view is not None
+    return replace(seen, view=replace(seen.view, address=f"{seen.name}.example"))
+
+
+def test_a_primary_that_was_seen_to_serve_is_recognised_by_its_own_name() -> None:
+    """One backup that still hears it holds up nothing then. Breaks when a daemon with short names waits for that one, too."""
+    story = Story()
+    hearing = [says(name, "ready", 5.0, primary="a.example") for name in "bcde"]
+    story.see(5.0, *map(known_as_example, [says("a", "active", 5.0), *hearing]))
+    lost = [says(name, "joining", 10.1) for name in "bd"] + [says(name, "ready", 10.1, primary="a.example") for name in "ce"]
+    effects = [
+        *story.see(10.0, *map(known_as_example, [gone("a"), *lost])),
+        *story.see(10.2, *map(known_as_example, [gone("a"), *lost])),
+    ]
+    assert asked(effects) == ["b"]
+
+
 def test_a_witness_is_counted_and_never_chosen_whatever_it_attests() -> None:
     """Breaks when the daemon asks it again and again, because nobody's log seems newer."""
     witness = Seen("a", Reach.REACHABLE, "", View("joining", 3, 3, 90, "", witness=True), 1.0)
