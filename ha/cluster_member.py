@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
@@ -52,6 +52,15 @@ _log = Logger(namespace="ha")
 Answer = tuple[int, str, dict[str, Any]]
 _ANSWER_S = 0.1
 """Time for an answer to leave before this broker stops."""
+
+
+class _Asked(NamedTuple):
+    """A request to promote this broker. `by`: the kind of cluster manager that requested it, "" for a person. `planned`: whether
+    a primary served at that time."""
+
+    because: str
+    by: str = ""
+    planned: bool = False
 
 
 class ClusterStore(Protocol):
@@ -127,11 +136,8 @@ class ClusterMember:
         self._end = end
         self._new_id = new_id
         self._telemetry = telemetry
-        self._asked_because = ""
-        self._asked_by = ""
-        """The kind of cluster manager that requested the promotion; "" for a person."""
-        self._planned = False
-        """Whether a primary served at the time of the request."""
+        self._asked: list[_Asked] = []
+        """The requests to promote this broker that are not answered yet. The last one is the reason for its next term."""
         self._last_refusal = ""
         self._looking_since = self._catching_up_since = 0.0
         self._was = ("joining", "", 0)
@@ -391,25 +397,26 @@ class ClusterMember:
         told_ms, ended_ms = gap_ms, self._broker.lead.state.ended_ms
         if gap_ms is None and ended_ms:  # all brokers were down: the log says when something was last accepted
             told_ms = max(self._wall() * 1000 - ended_ms, 0.0)
-        self._asked_because = self._not_told_yet() or self._asked_because
-        if not self._asked_because:
-            self._asked_because, self._planned = f"{self._followed} handed over", True
-        self._asked_because += _given_up(self.log.replica.begun_without)
+        asked = self._asked[-1] if self._asked else _Asked("")
+        reason = self._not_told_yet() or asked.because
+        if not reason:
+            reason, asked = f"{self._followed} handed over", _Asked("", planned=True)
+        reason += _given_up(self.log.replica.begun_without)
         moment = datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         term = Term(
             epoch=epoch,
             primary=self.me,
-            reason=self._asked_because,
+            reason=reason,
             ts=moment,
             gap_ms=-1 if told_ms is None else round(told_ms),
             estimated=gap_ms is None and told_ms is not None,
-            by=self._asked_by,
-            planned=self._planned,
+            by=asked.by,
+            planned=asked.planned,
         )
         self._broker.lead.change(term, lambda reason: None)
         index = self.log.replica.commit_index
-        self.note("failover_done", epoch=epoch, to=self.me, index=index, duration_ms=gap_ms, detail=self._asked_because)
-        self._asked_because, self._asked_by, self._planned = "", "", False
+        self.note("failover_done", epoch=epoch, to=self.me, index=index, duration_ms=gap_ms, detail=reason)
+        self._asked.clear()
 
     def note(self, kind: str, **fields: Any) -> None:
         """Report an event to telemetry: the fields are those of `TelemetryWriter.event`."""
@@ -584,8 +591,7 @@ class ClusterMember:
         objection = self._agreed.objection(manager, hears, insists=insist) if manager else ""
         if objection:
             return succeed((409, objection, {}))
-        self._asked_by, self._planned = manager, bool(hears)
-        return self._stand(began, reason, lambda: self.log.requests.promote(insist=insist))
+        return self._stand(began, _Asked(reason, manager, bool(hears)), lambda: self.log.requests.promote(insist=insist))
 
     def _stop_process(self, *, force: bool) -> Answer:
         """Stop this broker in order, unless the others have no majority without it."""
@@ -598,10 +604,10 @@ class ClusterMember:
         self._clock.callLater(_ANSWER_S, self._end)
         return 202, "the broker stops", {}
 
-    def _stand(self, began: float, reason: str, stand: Callable[[], Deferred[PromotionEnded]]) -> Deferred[Answer]:
-        self._asked_because = reason
-        self.note("promote_asked", epoch=self.log.epoch, detail=reason)
-        return stand().addCallback(self._promotion_ended, began)
+    def _stand(self, began: float, asked: _Asked, stand: Callable[[], Deferred[PromotionEnded]]) -> Deferred[Answer]:
+        self._asked.append(asked)
+        self.note("promote_asked", epoch=self.log.epoch, detail=asked.because)
+        return stand().addCallback(self._promotion_ended, began, asked)
 
     def _bootstrap(self, *, force: bool) -> Deferred[Answer]:
         """Begin a new cluster; without `force` only report what would be lost."""
@@ -611,7 +617,7 @@ class ClusterMember:
             return succeed((409, f"no new cluster can begin here: {obstacle}", {}))
         if force:
             _log.warn("an operator begins a new cluster with this broker by force")
-            return self._stand(began, "qpid-ha bootstrap --force", self.log.requests.bootstrap)
+            return self._stand(began, _Asked("qpid-ha bootstrap --force"), self.log.requests.bootstrap)
         silent = sorted(self.peers.trouble())
         if not silent:
             text = "every member is connected, so `qpid-ha promote` is enough, and nothing is given up"
@@ -651,7 +657,7 @@ class ClusterMember:
             status, text, body = answer
             return status, text, body | {"lineage": {"cluster": self._store.cluster_id, "was": was, "begun": left}}
 
-        return self._stand(began, f"qpid-ha takeover --force {left}", stand).addCallback(told)
+        return self._stand(began, _Asked(f"qpid-ha takeover --force {left}"), stand).addCallback(told)
 
     def _is_lineage_of_one(self) -> bool:
         """Whether a takeover has made this broker the only member of a cluster, and it still is."""
@@ -665,14 +671,15 @@ class ClusterMember:
         told = any(begun in term.reason for term in self._broker.lead.state.definitions.terms)
         return f"qpid-ha takeover --force {begun}" if begun and not told else ""
 
-    def _promotion_ended(self, ended: PromotionEnded, began: float) -> Answer:
+    def _promotion_ended(self, ended: PromotionEnded, began: float, asked: _Asked) -> Answer:
+        if asked in self._asked:
+            self._asked.remove(asked)
         outcome = "promote_won" if ended.won else "promote_refused"
         self.note(outcome, epoch=self.log.epoch, duration_ms=self._ms_since(began), detail=ended.reason)
         if ended.won:
             self._last_refusal = ""
             return 200, ended.reason or "promoted", self._promoted(began)
         _log.warn("promotion refused: {reason}", reason=ended.reason)
-        self._asked_by, self._planned = "", False
         self._last_refusal = f". The last promotion here was refused: {ended.reason}"
         return 409, ended.reason, {}
 

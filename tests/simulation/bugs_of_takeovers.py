@@ -37,7 +37,7 @@ OF_TAKEOVERS = {
         "does not report what a takeover gave up, if the takeover was interrupted and another promotion completes it",
         "ha.cluster_member",
         "ClusterMember._write_term",
-        "self._not_told_yet() or self._asked_because",
-        "self._asked_because",
+        "self._not_told_yet() or asked.because",
+        "asked.because",
     ),
 }

@@ -115,6 +115,29 @@ def test_a_primary_that_is_told_to_stop_hands_over_first(tmp_path: Path) -> None
         assert (last["primary"], last["reason"]) == (second.address, f"{first.address} handed over")
 
 
+def test_a_handover_is_told_as_one_although_the_new_primary_was_refused_before(tmp_path: Path) -> None:
+    """Breaks when the history gives an old, refused promotion as the reason of a handover weeks later, and calls it unplanned."""
+    with cluster(tmp_path, 3, "--ha-replicate", "all", "--ha-promote-timeout", "0.5", *PATIENT) as brokers:
+        first, second, third = brokers.brokers
+        eventually(second.status, lambda view: not view["blank"], "a vote of its own: a new store has none")
+        for other in (first, third):
+            other.kill()
+        with pytest.raises(Refused, match="1 of the 2 votes needed"):
+            ask(second.address, "PROMOTE", "ha", body={"reason": "the primary failed", "manager": "builtin"}, timeout_s=30)
+        for other in (first, third):
+            other.start()
+            other.wait_for("joining")
+        brokers.promote(first)
+        for other in (second, third):
+            other.wait_for("ready")
+        ask(first.address, "SET", "ha", body={"setting": "tags", "address": third.address, "tags": {"nofailover": True}})
+        assert first.stop() == 0
+        eventually(lambda: active(brokers, but=first), lambda found: found is second, "the broker that the first hands over to")
+        last = ask(second.address, "QUERY", "history")["items"][-1]
+        told = (second.address, f"{first.address} handed over", "", True)
+        assert (last["primary"], last["reason"], last["by"], last["planned"]) == told
+
+
 def test_to_promote_the_primary_changes_nothing(tmp_path: Path) -> None:
     """Breaks when a repeated promotion begins a new term, and so cuts every client off."""
     with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
