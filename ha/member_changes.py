@@ -2,7 +2,9 @@
 
 Life of a change on the primary: `add` first opens a link to the new broker, so that no unreachable learner is added. `remove`
 first checks the members that would be left. A failed check is answered with 409 and the next step for the operator; `force`
-skips these checks. Then the change is requested from the log, and the answer comes when it is committed.
+skips these checks, except one: a change is never requested while no majority of the voters after it is connected. A membership
+is in force when it is appended, so such a change would never be committed, and the cluster would have no primary. Then the change
+is requested from the log, and the answer comes when it is committed.
 
 A removed broker no longer hears a primary. When it connects, the others tell it from which index of the log on it is no
 member (`ha.net.peers`). From then on it knows that it is removed, until its own log has a newer membership.
@@ -18,7 +20,7 @@ from twisted.internet.defer import Deferred, succeed
 
 from broker.core import urls
 from ha.core.effects import MembershipEnded
-from ha.core.membership import Change, Membership
+from ha.core.membership import BadMembership, Change, Membership
 from ha.replicated_log import ReplicatedLog
 
 Answer = tuple[int, str, dict[str, Any]]
@@ -97,17 +99,21 @@ class MemberChanges:
                 "broker more may fail with it than without; to add it anyway use --force"
             )
             return succeed((409, f"nothing was changed: {text}", {}))
-        if force or self._log.replica.members.role(address) or not self._log.serving:
+        if (force and not witness) or self._log.replica.members.role(address) or not self._log.serving:
             return self._log.requests.change_member(address, change).addCallback(_ended)
 
         def reached(trouble: str) -> Answer | Deferred[Answer]:
             runs_as_witness = self._links.runs_as_witness(address)
-            if not trouble and runs_as_witness == witness:
+            if not trouble and runs_as_witness != witness:
+                obstacle = f"{address} {_OTHERWISE[runs_as_witness]}"
+            elif trouble and not force:
+                obstacle = f"{address} {trouble}; start that broker first, with this cluster's brokers"
+            else:
+                obstacle = self._no_majority_after(change, address, newly_connected="" if trouble else address)
+            if not obstacle:
                 return self._log.requests.change_member(address, change).addCallback(_ended)
             self._links.set_members(self._log.replica.members)
-            if not trouble:
-                return 409, f"nothing was changed: {address} {_OTHERWISE[runs_as_witness]}", {}
-            return 409, f"nothing was changed: {address} {trouble}; start that broker first, with this cluster's brokers", {}
+            return 409, f"nothing was changed: {obstacle}", {}
 
         return self._links.reach(address, REACH_S).addCallback(reached)
 
@@ -133,11 +139,13 @@ class MemberChanges:
         older = self._older(change)
         if older:
             return succeed(older)
-        if self._log.serving and not abrupt:
-            obstacle = "" if force else self._obstacle_to_removal(address)
+        if self._log.serving:
+            obstacle = self._no_majority_after(change, address)
+            if not (obstacle or force or abrupt):
+                obstacle = self._obstacle_to_removal(address)
             if obstacle:
                 return succeed((409, f"nothing was changed: {obstacle}", {}))
-            if address == self._me and self._log.replica.members.voters != (address,):
+            if not abrupt and address == self._me and self._log.replica.members.voters != (address,):
                 text = f"{address} is the primary: let it hand over first (qpid-ha switchover), and ask the next primary"
                 return succeed((421, f"nothing was changed: {text}", {}))
         return self._log.requests.change_member(address, change).addCallback(_ended)
@@ -171,13 +179,23 @@ class MemberChanges:
                 "replace-broker, to "
                 "go on use --force"
             )
-        connected = {peer.address for peer in self._log.status().peers if peer.connected} | {self._me}
-        there = [voter for voter in left if voter in connected]
-        if 2 * len(there) <= len(left):
-            return (
-                f"without {address} only {len(there)} of {len(left)} voting members are connected, and no majority; use --force"
-            )
         return ""
+
+    def _no_majority_after(self, change: Change, address: str, newly_connected: str = "") -> str:
+        """Why this change of the voters could not be committed, or ""."""
+        members = self._log.replica.members
+        try:
+            voters = members.changed(change, address).voters
+        except BadMembership:
+            return ""  # the log itself says why
+        connected = {peer.address for peer in self._log.status().peers if peer.connected} | {self._me, newly_connected}
+        away = [voter for voter in voters if voter not in connected]
+        if voters == members.voters or 2 * len(away) < len(voters):
+            return ""
+        return (
+            f"of the {len(voters)} voting members after it only {len(voters) - len(away)} are connected, so it could not be "
+            f"committed, and the cluster would have no primary until {', '.join(away)} is connected"
+        )
 
 
 def _address(text: str) -> str | Answer:

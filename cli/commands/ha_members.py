@@ -80,6 +80,7 @@ def remove_broker(addresses: tuple[str, ...], force: bool, form: str, **given: A
     """Remove brokers from the cluster, one after the other.
 
     A primary hands over first. Without --force, a removal is refused when the cluster could not lose one more broker after it.
+    It is always refused while no majority of the remaining voting members is connected.
     """
     target, names = options.target(given, admin=True), _names(addresses)
 

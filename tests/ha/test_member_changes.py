@@ -192,13 +192,71 @@ def test_beside_a_witness_two_brokers_are_left_unless_it_is_forced(machine: Mach
     assert (first.log.replica.members.voters, first.log.replica.members.witness) == ((A, B), "")
 
 
-def test_a_removal_that_leaves_no_majority_connected_is_refused(machine: Machine) -> None:
+@pytest.mark.parametrize("force", [False, True])
+def test_a_removal_that_leaves_no_majority_connected_is_refused(machine: Machine, force: bool) -> None:
     first, *_ = machine.cluster(A, B, C, D)
     machine.isolate(D)
     machine.disconnect(A, C)  # noticed, and the term not yet over
-    status, text = ask(machine, changes(machine, A).remove(B, force=False))
+    status, text = ask(machine, changes(machine, A).remove(B, force=force))
     assert (status, first.log.state) == (409, "active")
-    assert f"without {B} only 1 of 3 voting members are connected" in text
+    assert "of the 3 voting members after it only 1 are connected" in text
+
+
+@pytest.mark.parametrize("change", [Change.REMOVE, Change.LOWER])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_voter_is_not_taken_away_when_the_others_could_not_commit_it(machine: Machine, change: Change, force: bool) -> None:
+    """Breaks when two of three brokers serve, and a command stops the cluster until the third one is back, if ever."""
+    first = machine.cluster(A, B, C)[0]
+    machine.isolate(C)
+    made = changes(machine, A)
+    asked = made.remove(B, force=force) if change is Change.REMOVE else made.set_role(B, "learner", force=force)
+    text = (
+        "of the 2 voting members after it only 1 are connected, so it could not be committed, and the cluster would have no "
+        f"primary until {C} is connected"
+    )
+    assert ask(machine, asked) == (409, f"nothing was changed: {text}")
+    machine.run_for(3.0)
+    assert (first.log.state, first.log.replica.members.voters) == ("active", (A, B, C))
+    assert ask(machine, made.remove(C, force=True)) == (200, "committed"), "the one that is away may go"
+
+
+def test_the_primary_does_not_leave_two_of_which_one_is_away(machine: Machine) -> None:
+    """Also at once and by force: its successor could not be elected."""
+    first = machine.cluster(A, B, C)[0]
+    machine.isolate(C)
+    status, text = ask(machine, changes(machine, A).remove(A, force=True, abrupt=True))
+    assert (status, f"until {C} is connected" in text, first.log.state) == (409, True, "active")
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_witness_stays_while_one_of_the_two_brokers_is_away(machine: Machine, force: bool) -> None:
+    machine.witness = D
+    first = machine.cluster(A, B, D)[0]
+    machine.isolate(B)
+    status, text = ask(machine, changes(machine, A).remove(D, force=force))
+    machine.run_for(3.0)
+    assert (status, f"until {B} is connected" in text, first.log.state) == (409, True, "active")
+
+
+@pytest.mark.parametrize("reachable", [False, True])
+def test_a_witness_that_is_needed_at_once_is_added_by_force_only_where_it_answers(machine: Machine, reachable: bool) -> None:
+    """Breaks when a slip of the keyboard makes four voters of two that are there and two that are not."""
+    machine.witness = D
+    first = machine.cluster(A, B, C)[0]
+    machine.isolate(C)
+    links = Links(witness=D)
+    if reachable:
+        machine.start(D, f"{A},{B},{C},{D}")
+        links.reachable = (D,)
+    answer = ask(machine, MemberChanges(A, first.log, links).add(D, force=True, change=Change.ADD_WITNESS))
+    machine.run_for(3.0)
+    assert first.log.state == "active"
+    if reachable:
+        assert answer == (200, "committed")
+    else:
+        text = "nothing was changed: of the 4 voting members after it only 2 are connected"
+        assert (answer[0], answer[1].startswith(text), answer[1].endswith(f"until {C}, {D} is connected")) == (409, True, True)
+        assert links.kept == [first.log.replica.members], "the link to it is given up"
 
 
 def test_a_backup_changes_nothing_and_says_who_does(machine: Machine) -> None:
