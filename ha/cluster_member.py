@@ -214,9 +214,10 @@ class ClusterMember:
         if self._broker.state != "active":
             return succeed(None)
         succeeded = self._succeeded = Deferred()
-        timeout = self._clock.callLater(self._settings.ha_switchover_timeout, self._another_leads)
+        within_s = self._settings.ha_switchover_timeout
+        timeout = self._clock.callLater(within_s, self._nobody_leads, f"none has taken over within {within_s:g} s")
         succeeded.addBoth(lambda _: timeout.cancel() if timeout.active() else None)
-        self._hand_over_to(self._successors())
+        self._hand_over_to(self._successors(), self._nobody_leads)
         return succeeded
 
     def _successors(self) -> list[str]:
@@ -229,30 +230,38 @@ class ClusterMember:
         return [each.address for each in backups]
 
     def _planned_switchover(self, candidate: str) -> None:
-        """Start a planned switchover: to the candidate, or to the best backup without one."""
-        candidates = [candidate] if candidate else self._successors()
+        """Start a planned switchover: to the candidate, or to the best backup that can take over without one."""
 
-        def ended(outcome: TransferEnded) -> None:
+        def failed(reason: str) -> None:
+            _log.warn("the planned switchover failed: {reason}", reason=reason)
+
+        self._hand_over_to([candidate] if candidate else self._successors(), failed)
+
+    def _hand_over_to(self, candidates: list[str], failed: Callable[[str], None]) -> None:
+        """Hand over to the first of these that takes over within --ha-switchover-timeout; `failed` is called with the reason if
+        none does. A candidate that has everything gets half of the time that is left, or all of it if it is the last one. After
+        a successful transfer the vote of this broker may still be needed."""
+        until_s = self._clock.seconds() + self._settings.ha_switchover_timeout
+
+        def attempt(others: list[str], refused: str) -> None:
+            left_s = until_s - self._clock.seconds()
+            if not others or left_s <= 0 or self._broker.state != "active":
+                failed(refused)
+                return
+            patience_s = left_s / 2 if others[1:] else None
+            self.log.requests.transfer(others[0], patience_s).addCallback(ended, others[1:])
+
+        def ended(outcome: TransferEnded, others: list[str]) -> None:
             if not outcome.done:
-                _log.warn("the planned switchover failed: {reason}", reason=outcome.reason)
+                attempt(others, outcome.reason)
 
-        if candidates:
-            self.log.requests.transfer(candidates[0]).addCallback(ended)
-        else:
-            _log.warn("the planned switchover failed: no other voting member is connected")
+        attempt(candidates, "no other voting member is connected")
 
-    def _hand_over_to(self, candidates: list[str], refused: str = "no other voting member is connected") -> None:
-        if candidates:
-            self.log.requests.transfer(candidates[0]).addCallback(self._transfer_ended, candidates[1:])
-        else:
-            _log.warn("this broker stops as the primary, and no other takes over: {reason}", reason=refused)
+    def _nobody_leads(self, reason: str) -> None:
+        """This broker stops waiting for a successor."""
+        if self._succeeded is not None:
+            _log.warn("this broker stops as the primary, and no other takes over: {reason}", reason=reason)
             self._another_leads()
-
-    def _transfer_ended(self, ended: TransferEnded, others: list[str]) -> None:
-        """After a successful transfer the vote of this broker may still be needed, so it waits for the outcome. After a
-        failed one it tries the next candidate."""
-        if not ended.done and self._succeeded is not None:
-            self._hand_over_to(others, ended.reason)
 
     def _another_leads(self) -> None:
         waiting, self._succeeded = self._succeeded, None

@@ -191,8 +191,11 @@ class Candidacy:
             self._seek(now, campaign, pursuit)
 
     def on_timeout_now(self, now: float) -> None:
-        """The primary of this epoch hands over to this member."""
-        if self.campaign is None and not self.unfit:
+        """The primary of this epoch hands over to this member. If it must not be a candidate, the primary is told so."""
+        unfit = self.unfit
+        if unfit:
+            self._member.send(self._office.primary, TransferReply(self._member.epoch, unfit))
+        if self.campaign is None and not unfit:
             self._member.heard_at = now
             self._run(now, transfer=True)
 

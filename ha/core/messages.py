@@ -206,7 +206,8 @@ class TransferRequest(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
 class TransferReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     """Primary to backup: no, or not any more; `reason` says why. (Yes is `TimeoutNow`.) `later`: the reason will pass.
 
-    Backup to backup: I do not campaign, or was not elected.
+    Backup to backup: I do not campaign, or was not elected. Backup to primary: I must not take over; members of older
+    releases say nothing instead.
     """
 
     epoch: int

@@ -36,13 +36,27 @@ class Handover:
     """A transfer in progress (dissertation §3.10). `asked`: the candidate itself asked for it. While the candidate is
     far behind, the primary continues to serve and waits until `level_by`. Then the clients are `quieting`. Once they
     are `quiet`, nothing more is proposed. The primary's own disk is then waited for until `own_disk_by`. `sent_at` is when
-    the candidate was told to ask for votes.
+    the candidate was last told to ask for votes. From the first time on it has `patience_s`, and in any case until the
+    `deadline`.
     """
 
-    __slots__ = ("asked", "candidate", "deadline", "level_by", "own_disk_by", "quiet", "quieting", "sent_at")
+    __slots__ = (
+        "asked",
+        "began",
+        "candidate",
+        "deadline",
+        "level_by",
+        "own_disk_by",
+        "patience_s",
+        "quiet",
+        "quieting",
+        "sent_at",
+    )
 
-    def __init__(self, candidate: str, now: float, timeout_s: float, asked: bool) -> None:
+    def __init__(self, candidate: str, now: float, timeout_s: float, asked: bool, patience_s: float | None) -> None:
         self.candidate = candidate
+        self.began = now
+        self.patience_s = timeout_s if patience_s is None else patience_s
         self.level_by = now + timeout_s / 2
         self.deadline = self.own_disk_by = now + timeout_s
         self.asked = asked
@@ -175,7 +189,7 @@ class Primary:
             member = self._member
             held_up = handover.sent_at is None and member.durable_index < member.log.last_index
             why = ": the disk of the primary has not taken its last batches (it may be full, or slow)" if held_up else ""
-            self._call_off(f"{handover.candidate} has not taken over within {member.settings.transfer_timeout_s:g} s{why}")
+            self._call_off(f"{handover.candidate} has not taken over within {handover.deadline - handover.began:.3g} s{why}")
         self._ask_witness(now)
         self._check_quorum(now)
 
@@ -194,7 +208,7 @@ class Primary:
         if self._handover is not None and self._handover.candidate == peer:
             self._call_off(f"the link to {peer} broke")
 
-    def transfer(self, now: float, candidate: str, *, asked: bool) -> None:
+    def transfer(self, now: float, candidate: str, *, asked: bool, patience_s: float | None = None) -> None:
         """Hand over to a backup (dissertation §3.10): let the clients become quiet, accept no more proposals, wait
         until the backup has everything, and let it ask for votes.
         """
@@ -204,8 +218,14 @@ class Primary:
         if obstacle:
             self._end_transfer(candidate, obstacle, asked=asked, later=later)
             return
-        self._handover = Handover(candidate, now, self._member.settings.transfer_timeout_s, asked)
+        self._handover = Handover(candidate, now, self._member.settings.transfer_timeout_s, asked, patience_s)
         self._quiesce()
+
+    def handover_refused(self, candidate: str, reason: str) -> None:
+        """The candidate was told to ask for votes, and says why it must not. Members of older releases say nothing."""
+        handover = self._handover
+        if handover is not None and handover.candidate == candidate and handover.sent_at is not None:
+            self._call_off(f"{candidate} cannot take over: {reason}")
 
     def _quiesce(self) -> None:
         """Let the clients become quiet, once the candidate is so near that it can catch up while they wait."""
@@ -421,6 +441,8 @@ class Primary:
             held = min(held, member.durable_index)
         if held < member.log.last_index:
             return
+        if handover.sent_at is None:
+            handover.deadline = min(handover.deadline, now + handover.patience_s)
         if handover.sent_at is None or now - handover.sent_at >= self._member.settings.heartbeat_s:
             handover.sent_at = now
             self._member.send(handover.candidate, TimeoutNow(self._member.epoch))

@@ -328,10 +328,12 @@ class Replica:
         """Why no new lineage can begin here, or ""."""
         return self._candidacy.obstacle_to_takeover(now)
 
-    def transfer(self, now: float, candidate: str) -> list[Effect]:
-        """Hand over to this backup. It ends with TransferEnded."""
+    def transfer(self, now: float, candidate: str, patience_s: float | None = None) -> list[Effect]:
+        """Hand over to this backup. It ends with TransferEnded. `patience_s`: how long the backup may take when it has
+        everything, if that is less than the time for a handover.
+        """
         if isinstance(self._office.role, Primary):
-            self._office.role.transfer(now, candidate, asked=False)
+            self._office.role.transfer(now, candidate, asked=False, patience_s=patience_s)
         else:
             self._member.emit(TransferEnded(candidate, False, self._not_primary()))
         return self._done(now)
@@ -382,7 +384,10 @@ class Replica:
                 else:
                     self._member.send(sender, TransferReply(self._member.epoch, self._not_primary(), later=True))
             case TransferReply():
-                self._candidacy.on_transfer_reply(now, sender, message)
+                if current and isinstance(role, Primary):
+                    role.handover_refused(sender, message.reason)
+                else:
+                    self._candidacy.on_transfer_reply(now, sender, message)
             case TimeoutNow():
                 if current and isinstance(role, Backup) and role.primary == sender:
                     self._candidacy.on_timeout_now(now)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,28 @@ def test_a_member_that_is_put_back_to_an_older_release_says_so_and_leads_nobody(
         brokers.brokers[2].start()
         brokers.succeed()
         assert set(queues(brokers.primary())) == {"jobs", "more"}
+
+
+@pytest.mark.parametrize("scheduled", [False, True], ids=["sigterm", "scheduled"])
+def test_the_primary_hands_over_past_a_backup_that_has_stopped_applying_the_log(tmp_path: Path, scheduled: bool) -> None:
+    """Breaks when it waits for that one alone, and leaves its clients without a primary. There is no resource manager."""
+    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
+        primary, back, third = brokers.brokers
+        eventually(lambda: version(primary), lambda found: found == NEWEST, "the rise")
+        primary.create("queue", "jobs", replicate="all")
+        assert run("qpid-ha", "tag", third.address, "--nofailover", "-b", primary.address).status == 0, "the last choice"
+        back.stop()
+        older = brokers.brokers[1] = BrokerProcess(back.log_file.parent, back.port, [*back.options, LIMIT, str(NEWEST - 1)])
+        older.start()
+        eventually(older.status, lambda status: bool(status.get("stopped")), "stopping to apply")
+        eventually(older.state, lambda state: state == "ready", "its log is level")
+        if scheduled:
+            at = (datetime.now(UTC) + timedelta(seconds=2)).isoformat(timespec="seconds")
+            assert run("qpid-ha", "switchover", "--scheduled", at, "-b", primary.address).status == 0
+        else:
+            assert primary.stop() == 0
+        third.wait_for("active", timeout_s=10)
+        assert queues(third) == ["jobs"]
 
 
 def test_a_member_whose_messages_cannot_be_read_is_refused_in_words(tmp_path: Path) -> None:

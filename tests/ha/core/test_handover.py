@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ha.core.effects import PromotionEnded, Quiesce, Resume, TermEnded, TransferEnded, WritableChanged
-from ha.core.messages import TimeoutNow, TransferReply, TransferRequest
+from ha.core.messages import Message, TimeoutNow, TransferReply, TransferRequest
 from tests.ha.core.cluster import Cluster, led
 
 
@@ -232,7 +232,66 @@ def test_the_word_to_the_candidate_is_for_a_fit_one_in_the_same_epoch() -> None:
         cluster.deliver()
     cluster.wires.clear()
     learner.receive("a", TimeoutNow(1))
-    assert not cluster.wires, "a learner asks nobody for votes"
+    told = TransferReply(1, "d is not a voting member of the cluster (a, b, c)")
+    assert cluster.wires == [("d", "a", told)], "a learner asks nobody for votes"
+
+
+def until_handed_over(cluster: Cluster, candidate: str, patience_s: float | None = None) -> tuple[float, TransferEnded]:
+    """Have `a` hand over; the seconds that it took, and how it ended."""
+    began, before = cluster.now, len(cluster["a"].ends(TransferEnded))
+    cluster.call("a", lambda replica: replica.transfer(cluster.now, candidate, patience_s))
+    while len(cluster["a"].ends(TransferEnded)) == before:
+        cluster.pass_time(0.1)
+    return cluster.now - began, cluster["a"].ends(TransferEnded)[-1]
+
+
+def test_a_candidate_that_must_not_take_over_says_why_and_the_next_one_does() -> None:
+    """Breaks when clients wait for a broker that has stopped applying the log, and the primary stops without a successor."""
+    cluster = led("a", "b", "c")
+    why = "b has stopped applying the log: batch 7 is unknown"
+    cluster.call("b", lambda replica: replica.halt(cluster.now, why))
+    took_s, ended = until_handed_over(cluster, "b")
+    assert (took_s < 0.2, ended.done) == (True, False)
+    assert ended.reason == f"the handover was cancelled: b cannot take over: {why}"
+    assert cluster["a"].live.writable
+    assert until_handed_over(cluster, "c")[1].done
+    cluster.pass_time(0.3)
+    assert cluster.states() == {"a": "ready", "b": "ready", "c": "active"}
+
+
+def test_what_others_and_late_candidates_say_calls_off_no_handover() -> None:
+    """Only the candidate may, once it was told to take over, in this epoch."""
+    cluster = led("a", "b", "c")
+    cluster["a"].receive("b", TransferReply(1, "late"))
+    cluster["a"].has_clients = True
+    cluster.promote("b")
+    for sender, epoch in (("b", 1), ("c", 1), ("b", 0)):
+        cluster["a"].receive(sender, TransferReply(epoch, "not told yet, another one, or of a former term"))
+    cluster.call("a", lambda replica: replica.quiesced(cluster.now), settle=False)
+    until(cluster, TimeoutNow)
+    cluster["a"].receive("c", TransferReply(1, "another one"))
+    cluster["a"].receive("b", TransferReply(0, "of a former term"))
+    cluster.settle()
+    assert cluster.states()["b"] == "active"
+
+
+class DeafCandidate(Cluster):
+    """No word to take over reaches `b`."""
+
+    def post(self, sender: str, receiver: str, message: Message) -> None:
+        if not (receiver == "b" and isinstance(message, TimeoutNow)):
+            super().post(sender, receiver, message)
+
+
+def test_a_candidate_that_says_nothing_has_as_long_as_the_primary_is_patient() -> None:
+    """A member of an older release that must not take over keeps silent: the next one is to have time left."""
+    cluster = DeafCandidate("a", "b", "c")
+    cluster.promote("a")
+    cluster.pass_time(0.3)
+    took_s, ended = until_handed_over(cluster, "b", patience_s=0.5)
+    assert (0.4 < took_s < 0.8, ended.done) == (True, False)
+    assert ended.reason == "the handover was cancelled: b has not taken over within 0.5 s"
+    assert until_handed_over(cluster, "c")[1].done
 
 
 def test_a_request_to_hand_over_that_reaches_a_backup_is_refused_with_the_primarys_name() -> None:
