@@ -245,3 +245,51 @@ def test_a_takeover_is_refused_where_an_election_would_do_or_nothing_is_there() 
     pair.crash("a")
     pair.crash("b")
     assert pair["w"].live.obstacle_to_takeover(pair.now) == "w is a witness, and stores no messages"
+
+
+GIVE_UP = "whose data is given up (compare the stores with qpid-ha store-info), and repeat this command"
+
+
+def test_a_takeover_is_not_referred_to_an_election_that_cannot_be_won() -> None:
+    """Breaks when takeover and failover refer to each other, and no command brings the service back."""
+    cluster = led("a", "b", "c", "d", "e")
+    for address in "de":
+        cluster.crash(address)
+    cluster.crash("a")
+    cluster.pass_time(2.0)
+    told = "c votes in this cluster and is connected, but 2 of 5 votes are no majority: if the others are lost for good, stop c"
+    assert cluster["b"].live.obstacle_to_takeover(cluster.now) == f"{told} first, {GIVE_UP}"
+    cluster.crash("c")
+    assert take_over(cluster, "b").won
+
+
+def test_a_learner_counts_for_no_majority_of_those_who_vote() -> None:
+    """Two of three that vote can elect one of them; a second site's broker adds nothing to one of them."""
+    cluster = two_sites()
+    cluster.crash("a")
+    cluster.pass_time(2.0)
+    told = "b, c vote in this cluster and are connected: qpid-ha failover promotes a broker without a loss"
+    assert cluster["x"].live.obstacle_to_takeover(cluster.now) == told
+    cluster.crash("b")
+    assert "c votes in this cluster and is connected, but 1 of 3 votes" in cluster["x"].live.obstacle_to_takeover(cluster.now)
+
+
+def test_a_broker_beside_a_witness_that_refuses_it_may_take_over_without_the_witness() -> None:
+    cluster = led("a", "b", "w", witness="w")
+    cluster.crash("b")
+    cluster.pass_time(1.5)
+    cluster.propose("a", 2)
+    cluster.crash("a")
+    cluster.restart("b")
+    cluster.pass_time(2.0)
+    cluster.promote("b")
+    cluster.pass_time(3.0)
+    assert "w refused: it attests the log of a" in cluster["b"].ends(PromotionEnded)[-1].reason
+    told = (
+        "w votes in this cluster and is connected: qpid-ha failover promotes a broker without a loss; if w refuses, because it "
+        f"attests the log of a broker that is lost for good, stop w first, {GIVE_UP}"
+    )
+    assert cluster["b"].live.obstacle_to_takeover(cluster.now) == told
+    cluster.crash("w")
+    cluster.parts()
+    assert take_over(cluster, "b").won
