@@ -61,3 +61,11 @@ def test_when_most_others_end_with_the_primary_the_one_that_continues_has_a_wron
 
 def test_a_primary_that_continues_as_a_backup_is_no_primary_any_more() -> None:
     assert end_s(P, said("p", 900, since_s=600), said("b", 610), said("c", 610)) == 900
+
+
+def test_when_all_brokers_are_lost_the_one_that_still_speaks_now_has_no_wrong_clock() -> None:
+    brokers, managers = [said(name, 600) for name in "bcde"], [said(name, 1800, "probe") for name in ("rm", "rm2")]
+    for backups, others in ((2, 1), (4, 1), (4, 2)):
+        its = found(P, *brokers[:backups], *managers[:others], now_s=1800)
+        assert (its.end_ms, its.quality["age_ms"]) == (START_MS + 1_800_000, 500)
+    assert end_s(P, *brokers, managers[0], now_s=9000) == 600, "nobody speaks now"

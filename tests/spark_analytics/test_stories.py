@@ -61,6 +61,18 @@ def test_a_primary_that_is_gone_while_others_speak_on_leaves_its_backups_silent(
     assert backup(told(summary, tmp_path, p, manager), "b")["now"] == "SILENT"
 
 
+def test_when_all_brokers_are_lost_the_resource_manager_still_shows_it(summary: Summarise, tmp_path: Path) -> None:
+    p, manager, backups = Teller("p"), Teller("rm"), [Teller(name) for name in "bc"]
+    for second in middles(0, 400):
+        manager.probe(second, "p")
+        for own in backups if second < 120 else ():
+            own.sample(second, own.name, primary="p", role="backup")
+            p.sample(second, own.name)
+    report = told(summary, tmp_path, p, manager, *backups, now_ms=START_MS + 401_000)
+    assert {row["backup"]: row["now"] for row in report["backups"]} == {"b": "SILENT", "c": "SILENT"}
+    assert report["loss"]["answer"] == "no"
+
+
 # ---- one lost sample, and a short gap
 
 
