@@ -147,10 +147,10 @@ class _Backlog:
             reason = "oldest file deleted"
             self._losses[reason] = self._losses.get(reason, 0) + lines
 
-    def set_roster(self, roster: dict[str, Any]) -> bool:
-        """Store the roster. Returns whether it is new."""
+    def set_roster(self, roster: dict[str, Any], *, again: bool) -> bool:
+        """Store the roster. Returns whether it is to be written: it is new, or it is wanted `again`."""
         with self.lock:
-            if roster == self._roster:
+            if roster == self._roster and not again:
                 return False
             self._roster = roster | {name: list(roster[name]) for name in ("backups", "queues", "voters")}
             self._roster_due = True
@@ -238,6 +238,7 @@ class TelemetryWriter:
         self._submit: _Submit = submit or self._thread.submit  # type: ignore[union-attr]
         self._scheduled = self._roll_wanted = False
         self._epoch = 0
+        self._max_age_s, self._said_lag_s = max_age_s, 0.0
         self._text: tuple[object, SampleText] | None = None
         self._said_dropped, self._said_at = 0, 0.0
         self._written = 0
@@ -270,6 +271,8 @@ class TelemetryWriter:
     def samples(self, *, epoch: int, primary: str, rows: Iterable[LagSample], at: float | None = None) -> None:
         """Take samples of the time `at` (now). One that cannot be encoded is counted as dropped."""
         rows = tuple(rows)
+        if rows:
+            self._said_lag_s = self.wall()
         seq = self._backlog.take_seq(len(rows))
         lines: list[str] = []
         with contextlib.suppress(TypeError, ValueError):
@@ -324,11 +327,15 @@ class TelemetryWriter:
         witness: str = "",
         witness_connected: bool = False,
     ) -> None:
-        """Set the roster. It is written when it has changed, and at the beginning of each file."""
+        """Set the roster. It is written when it has changed, at the beginning of each file, and every `max_age_s` while there are
+        no samples: a primary without backups would otherwise look silent.
+        """
         roster = {"epoch": epoch, "interval_ms": self.interval_ms, "primary": primary, "backups": backups, "queues": queues}
         roster |= {"voters": list(voters), "witness": witness, "witness_connected": witness_connected}
         self._epoch = epoch
-        if self._backlog.set_roster(roster):
+        now_s = self.wall()
+        if self._backlog.set_roster(roster, again=abs(now_s - self._said_lag_s) >= self._max_age_s):
+            self._said_lag_s = now_s
             self._schedule()
 
     def no_roster(self) -> None:

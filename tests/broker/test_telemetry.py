@@ -288,6 +288,23 @@ def test_every_file_begins_with_the_roster_so_that_it_can_be_read_alone(tmp_path
         assert (head["kind"], head["epoch"], head["backups"], head["queues"]) == ("roster", 4, [BACKUP], ["a", "b"])
 
 
+def test_a_primary_without_backups_repeats_its_roster_so_that_it_does_not_look_silent(tmp_path: Path) -> None:
+    clock = Clock()
+    writer = writer_in(tmp_path, clock=clock, max_age_s=30)
+    for _ in range(600):
+        writer.roster(epoch=1, primary=PRIMARY, backups=[], queues=["q"], voters=[PRIMARY])
+        writer.samples(epoch=1, primary=PRIMARY, rows=[], at=clock())
+        clock.now_s += 1
+    assert [line["kind"] for line in lines_in(tmp_path)] == ["roster"] * 20, "one every 30 s, in files that readers see"
+    assert len(list(tmp_path.glob("*.jsonl"))) == 10
+    for _ in range(60):
+        writer.roster(epoch=1, primary=PRIMARY, backups=[BACKUP], queues=["q"], voters=[PRIMARY])
+        writer.samples(epoch=1, primary=PRIMARY, rows=[ROW], at=clock())
+        clock.now_s += 1
+    rosters = [line for line in lines_in(tmp_path)[20:] if line["kind"] == "roster"]
+    assert 1 <= len(rosters) <= 3, "samples tell that it is there: only new files repeat it"
+
+
 def test_a_broker_that_is_no_longer_the_primary_does_not_repeat_its_roster(tmp_path: Path) -> None:
     """Readers would take it for a second primary, of an older epoch and of now."""
     clock = Clock()
