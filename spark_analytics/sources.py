@@ -59,7 +59,7 @@ def inspect(path: str) -> Folder:
         return Folder(path, 1, folder.stat().st_size, 0, int(not _is_whole_gzip(folder)))
     try:
         whole = [file for file in folder.rglob("*") if file.name.endswith(SUFFIXES) and not file.name.startswith((".", "_"))]
-        unfinished = sum(1 for _ in folder.rglob(".*.part"))
+        unfinished = len(_unfinished(folder))
         sizes = {file: size for file in whole if (size := _size(file)) is not None}
     except OSError as error:
         raise Refused(f"cannot read {error.filename or path}: {error.strerror}; check its owner and mode") from None
@@ -117,14 +117,14 @@ def read_lines(spark: SparkSession, path: str) -> DataFrame:
     found = lines.select("value", F.col("_metadata.file_path").alias("file"))
     if unfinished:  # Spark listed the files later than we did: it also reads files that were renamed meanwhile
         finished = {unquote(uri.rpartition("/")[2]) for uri in lines.inputFiles()}
-        unfinished = {file: text for file, text in unfinished.items() if _finished_name(file) not in finished}
+        unfinished = {file: text for file, text in unfinished.items() if finished.isdisjoint(_finished_names(file))}
     return found.unionByName(_as_lines(spark, unfinished)) if any(unfinished.values()) else found
 
 
 def unfinished_lines(folder: Path) -> dict[Path, list[str]]:
     """The complete lines of the files below a folder that are still being written."""
     found = {}
-    for file in sorted(folder.rglob(UNFINISHED)) if folder.is_dir() else ():
+    for file in _unfinished(folder) if folder.is_dir() else ():
         try:
             text = file.read_bytes()
         except FileNotFoundError:
@@ -133,9 +133,15 @@ def unfinished_lines(folder: Path) -> dict[Path, list[str]]:
     return found
 
 
-def _finished_name(unfinished: Path) -> str:
-    """`NAME.jsonl` for `.NAME.part`; the name is unique for each sender and time."""
-    return f"{unfinished.name[1 : -len('.part')]}.jsonl"
+def _unfinished(folder: Path) -> list[Path]:
+    """The files that are still being written. If NAME.jsonl is beside `.NAME.part`, that is an old copy, which `rsync` leaves."""
+    files = sorted(folder.rglob(UNFINISHED))
+    return [file for file in files if not any(file.with_name(name).exists() for name in _finished_names(file))]
+
+
+def _finished_names(unfinished: Path) -> list[str]:
+    """`NAME.jsonl` and `NAME.jsonl.gz` for `.NAME.part`; the name is unique for each sender and time."""
+    return [unfinished.name[1 : -len(".part")] + suffix for suffix in SUFFIXES]
 
 
 def _as_lines(spark: SparkSession, texts: dict[Path, list[str]]) -> DataFrame:

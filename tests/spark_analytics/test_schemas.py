@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, BooleanType, DataType, DoubleType, LongType, StringType
 
 from broker import telemetry
-from spark_analytics import schemas
+from spark_analytics import schemas, sources
 from spark_analytics.sources import read_lines
 from spark_analytics.transforms import lines as of_lines
 from spark_analytics.transforms import parse
@@ -155,4 +156,8 @@ def test_a_file_that_gets_its_final_name_while_it_is_read_is_read_once(spark: Sp
     (tmp_path / ".a_1 x.001.part").write_text("one\n")
     (tmp_path / "a_1 x.001.jsonl").write_text("one\ntwo\n")
     (tmp_path / ".a_1 x.002.part").write_text("three\nfo")
+    (tmp_path / "a_1 x.003.jsonl.gz").write_bytes(gzip.compress(b""))
+    (tmp_path / ".a_1 x.003.part").write_text("five\n")
+    assert sources.inspect(str(tmp_path)).unfinished == 1, "rsync leaves the hidden copy of a file that has been renamed since"
+    assert list(sources.unfinished_lines(tmp_path).values()) == [["three"]], "old copies are not even read"
     assert sorted(row["value"] for row in read_lines(spark, str(tmp_path)).collect()) == ["one", "three", "two"]
