@@ -80,6 +80,21 @@ def test_the_first_of_the_worst_hours_opens_the_part_of_it_that_is_in_the_span(b
     assert "08:00:00 – 08:10:00" in tab.text("#h-detail")
 
 
+def test_of_a_time_that_is_not_in_the_report_nothing_is_told(browser: Browser, tmp_path: Path) -> None:
+    """A link to a time stays when the span has moved on."""
+    report = reports.made(span_ms=3_600_000)
+    begin_ms, end_ms = report["from_ms"], report["to_ms"]
+    for from_ms in (begin_ms - 86_400_000, end_ms + 7_200_000):
+        tab = show(browser, tmp_path, report, at=f"#from={from_ms}&to={from_ms + 60_000}")
+        assert "only: that time is not in it" in tab.text("#detail .body")
+        assert tab.count("#detail table") == tab.count("#detail .move") == tab.count(".picked") == 0
+    assert tab.text("#h-detail") == "2026-01-05 11:00:00 – 11:01:00 UTC"
+    tab = show(browser, tmp_path, report, at=f"#from={begin_ms - 60_000}&to={begin_ms + 60_000}")
+    assert "08:00:00 – 08:01:00" in tab.text("#h-detail"), "the part that is in the report"
+    assert "1 min. Primary: " in tab.text("#detail header")
+    assert tab.count(".picked") > 0
+
+
 def test_a_removed_broker_is_shown_and_counts_as_no_backup(browser: Browser, tmp_path: Path) -> None:
     report = reports.made(brokers=4)
     report["backups"][3]["now"] = "REMOVED"

@@ -288,7 +288,7 @@ function stepText(series, i, format) {
 /** The time that the details are about, as a frame. */
 function drawPicked(axis, top, bottom) {
   const picked = state.picked;
-  if (!picked || picked.kind !== "time") return null;
+  if (!picked || picked.kind !== "time" || isOutside(report0(), picked)) return null;
   const x1 = axis.x(picked.from),
     x2 = axis.x(picked.to);
   return h("rect", { x: x1, y: top, width: Math.max(2, x2 - x1), height: bottom - top, class: "picked" });

@@ -197,14 +197,22 @@ function queueDetail(report, { name }) {
   ];
 }
 
-function timeDetail(report, { from, to }) {
+/** The report moves on, and links to a time stay: nothing is told of a time, or of a part of it, that is not in the report. */
+const isOutside = (report, { from, to }) => to <= report.from_ms || from >= report.to_ms;
+function timeDetail(report, picked) {
+  if (isOutside(report, picked)) {
+    const said = `This report is of ${spanText(report.from_ms, report.to_ms)} only: that time is not in it.`;
+    return [spanText(picked.from, picked.to), null, nothing(said)];
+  }
+  const from = Math.max(picked.from, report.from_ms),
+    to = Math.min(picked.to, report.to_ms);
   const line = report.timeline,
     span = (grid) => [
       clamp(Math.floor((from - grid.start_ms) / grid.step_ms), 0, grid.count - 1),
       clamp(Math.ceil((to - grid.start_ms) / grid.step_ms), 1, grid.count),
     ];
   const [a, b] = span(line),
-    length = to - from;
+    length = picked.to - picked.from;
   const at = records(report.terms)
     .filter((r) => r.begin_ms < to && r.end_ms >= from)
     .map((r) => `${r.primary} (epoch ${r.epoch})`);
@@ -231,12 +239,12 @@ function timeDetail(report, { from, to }) {
       .sort((x, y) => y.worst - x.worst)
       .slice(0, 12);
   const move = (way) => () => {
-    const next = { kind: "time", from: from + way * length, to: to + way * length };
-    if (next.to > report.from_ms && next.from < report.to_ms) pick(next);
+    const next = { kind: "time", from: picked.from + way * length, to: picked.to + way * length };
+    if (!isOutside(report, next)) pick(next);
   };
   return [
     `${moment(from, report)} – ${clock(to)}`,
-    `${day(from)} UTC, ${duration(length)}. ${at.length ? "Primary: " + listNames(at) + "." : "Nobody was primary."}`,
+    `${day(from)} UTC, ${duration(to - from)}. ${at.length ? "Primary: " + listNames(at) + "." : "Nobody was primary."}`,
     [
       h(
         "p",
