@@ -131,7 +131,7 @@ async def _run(reactor: Any, asked: dict[str, Any], address: str, port: int, nam
     from spark_analytics.errors import Refused
     from spark_analytics.session import SUBMITTED
 
-    board = Board()
+    board = Board(refresh_s)
     try:
         listening = reactor.listenTCP(port, bounded(Site(board, reactor, names)), interface=address)
     except CannotListenError as error:

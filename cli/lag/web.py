@@ -39,9 +39,11 @@ _HEADERS: Final = {
 
 
 class Board:
-    """The shown data. `report`, `trouble` and `doing` change it; `changed` fires at a change."""
+    """The shown data. `report`, `trouble` and `doing` change it; `changed` fires at a change. A report is made every
+    `refresh_s`."""
 
-    def __init__(self) -> None:
+    def __init__(self, refresh_s: float = 0.0) -> None:
+        self._refresh_ms = round(refresh_s * 1000)
         self._run = secrets.token_hex(4)
         self._report: dict[str, Any] | None = None
         self._reports = self._changes = 0
@@ -78,7 +80,8 @@ class Board:
     def page(self) -> bytes:
         """The complete page, with the current data in it."""
         if self._page[0] != self.tag:
-            made = page.render(self._report, live="/report", problem=self.problem, doing=self._doing, tag=self.tag)
+            told = {"problem": self.problem, "doing": self._doing, "tag": self.tag}
+            made = page.render(self._report, live="/report", refresh_ms=self._refresh_ms, **told)
             self._page = self.tag, made.encode()
         return self._page[1]
 
@@ -173,6 +176,7 @@ class _News(resource.Resource):
         return server.NOT_DONE_YET
 
     def _answer(self, request: server.Request, after: str) -> bytes:
+        request.setHeader(b"Date", http.datetimeToString())  # of now, and not of the request: the page tells ages by it
         tag = self._board.tag
         cached = request.setETag(f'"{tag}"'.encode()) is http.CACHED
         if cached or after == tag:

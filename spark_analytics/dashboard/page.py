@@ -26,13 +26,21 @@ _FIGURES: Final = 4
 """Significant figures of a series' values: more are not visible."""
 
 
-def render(report: dict[str, Any] | None, *, live: str = "", problem: str = "", doing: str = "", tag: str = "") -> str:
+def render(
+    report: dict[str, Any] | None, *, live: str = "", problem: str = "", doing: str = "", tag: str = "", refresh_ms: int = 0
+) -> str:
     """The page as text; write it as UTF-8.
 
     `live` is the address on the server that has the next report. With it, `report` may be None (there is none yet), `problem`
-    is the last error, `doing` the progress of the first report, and `tag` names the report.
+    is the last error, `doing` the progress of the first report, `tag` names the report, and `refresh_ms` is the time between two.
     """
-    carried = {"report": drawn(report) if report else None, "problem": problem, "doing": doing, "tag": tag}
+    carried = {
+        "report": drawn(report) if report else None,
+        "problem": problem,
+        "doing": doing,
+        "tag": tag,
+        "refresh_ms": refresh_ms,
+    }
     title = f"Replication lag · {(report or {}).get('cluster') or 'cluster'}"
     parts = {
         "LIVE": f' data-live="{escape(live)}"' if live else "",

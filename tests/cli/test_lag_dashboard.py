@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -265,6 +266,28 @@ async def test_nonsense_from_the_child_breaks_no_page() -> None:
 def browser() -> Iterator[Browser]:
     with Browser() as running:
         yield running
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("wrong_s", [-600, 600], ids=["behind", "ahead"])
+async def test_a_page_tells_ages_by_the_servers_clock_and_knows_how_often_a_report_is_made(
+    browser: Browser, wrong_s: int
+) -> None:
+    """The clock of the machine that shows the page is ten minutes wrong."""
+    board = Board(refresh_s=300)
+
+    def made(ago_s: float) -> None:
+        board.report(reports.made() | {"made_ms": round((time.time() - ago_s) * 1000), "cluster": f"{ago_s} s ago"})
+
+    made(0)
+    async with serving(board) as port:
+        tab = await deferToThread(browser.open, f"http://127.0.0.1:{port}/")
+        await deferToThread(tab.evaluate, f"(() => {{ const now = Date.now; Date.now = () => now() + {wrong_s * 1000}; }})()")
+        for ago_s, word in ((240, "Can I lose the primary now?"), (460, "Silent")):
+            await until(lambda: board.waiting == 1)
+            made(ago_s)
+            await deferToThread(tab.wait, f"document.querySelector('h1').innerText === '{ago_s} s ago'")
+            assert await deferToThread(tab.text, ".verdict .word") == word, ago_s
 
 
 @pytest_twisted.ensureDeferred

@@ -8,6 +8,8 @@ const state = {
   tag: embedded.tag || "",
   problem: embedded.problem || "",
   doing: embedded.doing || "",
+  refresh_ms: embedded.refresh_ms || 0,
+  clock: null,
   lost: "",
   picked: pickFromAddress(location.hash),
   measure: "lag",
@@ -190,10 +192,18 @@ addEventListener("keydown", (e) => {
 // -- the next report
 
 const RETRY_MS = 2000;
+/** The server's time, which each answer tells: the clock of this machine may be wrong. */
+function learnTime(answer) {
+  state.clock = { ms: Date.parse(answer.headers.get("date")) || Date.now(), came: performance.now() };
+}
 async function ask() {
-  const answer = await fetch(live + "?after=" + encodeURIComponent(state.tag), { cache: "no-store", credentials: "omit" });
+  const method = state.clock ? "GET" : "HEAD"; // the first request only asks for the time, and is answered at once
+  const address = live + "?after=" + encodeURIComponent(state.tag);
+  const answer = await fetch(address, { method, cache: "no-store", credentials: "omit" });
+  if (answer.ok || answer.status === 304) learnTime(answer);
   if (answer.status === 304 || answer.status === 204) return;
   if (!answer.ok) throw new Error("It answered " + answer.status + ".");
+  if (method === "HEAD") return;
   const next = await answer.json();
   state.tag = next.tag;
   state.problem = next.problem || "";

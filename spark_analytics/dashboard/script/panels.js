@@ -134,13 +134,13 @@ function standing(report) {
   const synced = rows.filter((row) => row.in_sync === true && !isGone(row.now));
   return { rows, good, synced };
 }
-/** How old the newest sample is now: in a page that is kept up to date it goes on ageing. */
+/** How old the newest sample is now: in a page that is kept up to date it goes on ageing, by the server's clock. */
 function ageOf(report) {
   const age = Math.max(0, (report.quality || {}).age_ms || 0);
-  return live ? age + Math.max(0, Date.now() - report.made_ms) : age;
+  return live && state.clock ? age + Math.max(0, state.clock.ms + performance.now() - state.clock.came - report.made_ms) : age;
 }
 const QUIET_MS = 90e3; // a broker finishes a file every 30 s, and a summary takes a while
-const isQuiet = (report) => live && ageOf(report) > QUIET_MS + 3 * (report.interval_ms || 1000);
+const isQuiet = (report) => live && ageOf(report) > QUIET_MS + state.refresh_ms + 3 * (report.interval_ms || 1000);
 /** What a person asks first, and the answer; the words are the terminal's (jobs/loss.py). */
 function canLose(report) {
   if (isQuiet(report))
