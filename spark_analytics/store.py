@@ -80,6 +80,10 @@ class Manifest:
         """The hours that have rows outside their compacted folder."""
         return {hour for hours in self.parts.values() for hour in hours}
 
+    def newest_ms(self, now_ms: int) -> int:
+        """The time of the newest line, but not after now: a clock that is ahead makes nothing old."""
+        return min(max(self.newest.values(), default=0), now_ms)
+
     def hours_within(self, since_ms: int | None, until_ms: int | None) -> list[int]:
         """All hours that overlap with a span."""
         return [
@@ -205,7 +209,7 @@ def drop(manifest: Manifest, keep_ms: int, now_ms: int) -> bool:
 
     Returns whether there were any. Counters stay: a dropped line that arrives again counts as repeated.
     """
-    first_day = (max(manifest.newest.values(), default=0) - keep_ms) // DAY_MS
+    first_day = (manifest.newest_ms(now_ms) - keep_ms) // DAY_MS
     first_hour = first_day * HOURS_A_DAY
     before = len(manifest.garbage)
     for hour in [hour for hour in manifest.hours if hour < first_hour]:

@@ -66,7 +66,7 @@ def compact(spark: SparkSession, store: Store, *, now_ms: int, keep_ms: int | No
         with store.changing() as manifest:
             drop(manifest, keep_ms, now_ms)
             store.sweep(manifest, now_ms)
-    due = _due(store.load())
+    due = due_hours(store.load(), now_ms)
     for hour in due:
         version, batches = write_hour(spark, store, store.load(), hour)
         with store.changing() as manifest:
@@ -75,11 +75,12 @@ def compact(spark: SparkSession, store: Store, *, now_ms: int, keep_ms: int | No
     return len(due)
 
 
-def _is_over(manifest: Manifest, until_ms: int) -> bool:
-    return max(manifest.newest.values(), default=0) >= until_ms + WAIT_MS
+def due_hours(manifest: Manifest, now_ms: int) -> list[int]:
+    """The hours that are to be compacted."""
 
+    def is_over(until_ms: int) -> bool:
+        return manifest.newest_ms(now_ms) >= until_ms + WAIT_MS
 
-def _due(manifest: Manifest) -> list[int]:
     parts: dict[int, int] = {}
     for hours in manifest.parts.values():
         for hour in hours:
@@ -88,8 +89,8 @@ def _due(manifest: Manifest) -> list[int]:
         hour
         for hour, count in parts.items()
         if count >= MANY_PARTS
-        or (_is_over(manifest, (hour + 1) * HOUR_MS) and hour not in manifest.hours)
-        or _is_over(manifest, (hour // HOURS_A_DAY + 1) * HOURS_A_DAY * HOUR_MS)
+        or (is_over((hour + 1) * HOUR_MS) and hour not in manifest.hours)
+        or is_over((hour // HOURS_A_DAY + 1) * HOURS_A_DAY * HOUR_MS)
     )
 
 

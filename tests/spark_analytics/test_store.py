@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 import time
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_analytics import store, tail
+from spark_analytics.jobs import compact
 from spark_analytics.schemas import LINES
 from telemetry import lines as written
 
@@ -102,20 +104,28 @@ HOURS = st.sampled_from((0, 1, 23, 24, 25, 47, 48, 71, 72, 95))
 BATCHES = st.dictionaries(st.integers(0, 5), st.sets(HOURS, min_size=1))
 
 
-@given(hours=st.sets(HOURS), parts=BATCHES, newest=st.integers(0, 96 * 60), keep=st.integers(1, 3))
+@given(
+    hours=st.sets(HOURS),
+    parts=BATCHES,
+    newest=st.integers(0, 96 * 60),
+    ahead=st.integers(0, 48 * 60),
+    keep=st.integers(1, 3),
+)
 def test_exactly_the_days_that_are_too_old_are_dropped_and_what_counts_is_never_garbage(
-    hours: set[int], parts: dict[int, set[int]], newest: int, keep: int
+    hours: set[int], parts: dict[int, set[int]], newest: int, ahead: int, keep: int
 ) -> None:
+    """Lines after now, of a clock that is ahead, make no day older."""
+
     def manifest() -> store.Manifest:
         return store.Manifest(
             parts={batch: sorted(its) for batch, its in parts.items()},
             hours=dict.fromkeys(hours, 1),
-            newest={"a": newest * 60_000, "b": 0},
+            newest={"a": (newest + ahead) * 60_000, "b": 0},
         )
 
     whole, kept, place = manifest(), manifest(), store.Store("/lag")
     old = {hour for hour in range(96) if (hour // 24 + 1) * store.DAY_MS + keep * store.DAY_MS <= newest * 60_000}
-    dropped = store.drop(kept, keep * store.DAY_MS, now_ms=5)
+    dropped = store.drop(kept, keep * store.DAY_MS, now_ms=newest * 60_000)
     assert place.dirs(kept, range(96)) == place.dirs(whole, set(range(96)) - old)
     garbage = {name for name, _ in kept.garbage}
     assert not any(named == name or named.startswith(f"{name}/") for named in kept.named() for name in garbage)
@@ -123,6 +133,16 @@ def test_exactly_the_days_that_are_too_old_are_dropped_and_what_counts_is_never_
     assert all(any(f"{folder}/".startswith(f"/lag/{name}/") for name in garbage) for folder in gone), "every folder is deleted"
     assert dropped == bool(garbage)
     assert (kept.kept_from_ms > 0) == dropped
+
+
+def test_an_hour_is_not_over_before_its_end_though_a_clock_is_ahead() -> None:
+    noon = 20_458 * 24 + 12
+    for ahead_h, hours in itertools.product((0, 13, 36), ({}, {noon: 3})):
+        newest = {"a": noon * store.HOUR_MS, "rm": (noon + ahead_h) * store.HOUR_MS}
+        manifest = store.Manifest(parts={5: [noon]}, hours=hours, newest=newest)
+        assert compact.due_hours(manifest, noon * store.HOUR_MS + 600_000) == []
+    newest = {"a": (noon + 1) * store.HOUR_MS + compact.WAIT_MS}
+    assert compact.due_hours(store.Manifest(parts={5: [noon]}, newest=newest), (noon + 9) * store.HOUR_MS) == [noon]
 
 
 def test_what_counts_again_is_not_swept(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_what_a_batch_adds_to_an_hour_that_is_just_being_compacted_is_neither_lo
     assert hour in manifest.dirty(), "what came meanwhile lies below"
     with store.changing() as newer:
         newer.newest["a later line"] = START_MS + 3 * spans.DAY
-    assert compact.compact(spark, store, now_ms=NOW_MS) == 2
+    assert compact.compact(spark, store, now_ms=START_MS + 3 * spans.DAY) == 2
     assert (lines(), store.load().dirty(), store.load().parts) == (7, set(), {})
 
 
