@@ -55,7 +55,8 @@ def primary_loss(
         "away": away,
         "witness": witness,
     }
-    said, why = _sentence(found, has_learners=len(voting) < len(standing))
+    whole = sum(not row["lag_records"] for row in left)
+    said, why = _sentence(found, whole, has_learners=len(voting) < len(standing))
     state = {None: "", True: " The witness is connected.", False: " The witness is not connected."}[witness]
     return found | {"said": said, "why": why + state}
 
@@ -99,8 +100,8 @@ def _since(backups: Rows, timeline: dict[str, Any], votes: Sequence[Mapping[str,
     return int(max(begin_ms, timeline["start_ms"] + step * timeline["step_ms"]))
 
 
-def _sentence(loss: dict[str, Any], *, has_learners: bool) -> tuple[str, str]:
-    """The answer and its reason, as sentences for people."""
+def _sentence(loss: dict[str, Any], whole: int, *, has_learners: bool) -> tuple[str, str]:
+    """The answer and its reason, as sentences for people. `whole` is the number of connected backups that hold every record."""
     left, members, needed, records = (loss[name] for name in ("left", "members", "needed", "records"))
     count, votes, voting = left + len(loss["away"]), left + bool(loss["witness"]), "voting " if has_learners else ""
     if not count:
@@ -114,6 +115,7 @@ def _sentence(loss: dict[str, Any], *, has_learners: bool) -> tuple[str, str]:
     spare = votes - needed
     more = f"{spare} more may fail" if spare else "no other broker may fail as well"
     if loss["answer"] == "yes":
-        return "Yes", f"{reached}, and hold every record; {more}."
+        holding = "hold" if whole == left else f"{whole} of them hold{'s' if whole == 1 else ''}"
+        return "Yes", f"{reached}, and {holding} every record; {more}."
     some, are = ("record", "is") if records == 1 else ("records", "are")
     return f"Yes, with {records:,} {some} at risk", f"{records:,} {some} {are} on no backup yet, and not accepted; {more}."

@@ -64,6 +64,16 @@ def test_what_is_at_risk_is_what_no_backup_has() -> None:
     assert (found["records"], "7 records are on no backup yet" in found["why"]) == (7, True)
 
 
+def test_of_a_backup_that_catches_up_it_is_not_said_that_it_holds_every_record() -> None:
+    now = {"b": "OK", "c": "STALLED", "d": "LAGGING"}
+    for records, holding in (({}, "hold"), ({"c": 9}, "2 of them hold"), ({"c": 2_000_000, "d": 9}, "1 of them holds")):
+        found = asked(now=now, records=records)
+        assert (found["answer"], found["why"]) == (
+            "yes",
+            f"3 of 3 backups can be reached, and {holding} every record; no other broker may fail as well.",
+        )
+
+
 def test_the_answer_holds_since_the_backups_that_decide_it_came_or_went() -> None:
     came = asked(now={"b": "OK", "c": "OK"}, steps={"b": ["OK"] * 4, "c": ["OK", "SILENT", "OK", "LAGGING"]})
     went = asked(now={"b": "OK", "c": "SILENT"}, steps={"b": ["OK"] * 4, "c": ["OK", "OK", "SILENT", "STOPPED"]})
