@@ -175,7 +175,7 @@ def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> 
         cluster=request.cluster,
         whole=read.source != "stream" or (request.since_ms is None and request.until_ms is None),
     )
-    cut = _cut(found, request.window_ms)
+    cut = cut_of(found, request.window_ms)
     present, lines = found.own(presence), found.own(every)
     progress("adding up samples")
     with compiled(read.lines.sparkSession, lines=found.samples):
@@ -319,16 +319,16 @@ class Cut:
         return _rows(frame)
 
 
-def _cut(found: Scope, window_ms: int | None) -> Cut:
+def cut_of(found: Scope, window_ms: int | None) -> Cut:
     """Lengths that divide each other if possible, the coarser the better, and grains that divide all of them."""
     span = found.end_ms - found.begin_ms
     window = window_ms or spans.window_for(span, found.interval_ms)
     spans.check_count(span, window)
-    slot = max(spans.SECOND, found.interval_ms)
+    slot = -(-spans.SECOND // found.interval_ms) * found.interval_ms
     step = spans.step_for(span, at_most=TIMELINE_STEPS, multiple_of=slot)
     burn = 5 * spans.MINUTE if step > 5 * spans.MINUTE and span <= _FINE_BURN_MS else step
     hour = spans.HOUR if span <= _HOURS_SHOWN_MS else spans.DAY
-    is_map = HEAT_STEPS // 3 <= span // window <= HEAT_STEPS
+    is_map = HEAT_STEPS // 3 <= span // window <= HEAT_STEPS and not window % found.interval_ms
     heat = window if is_map else spans.step_for(span, at_most=HEAT_STEPS, multiple_of=step)
     state = min(step, spans.step_for(max(spans.MINUTE, _STATE_SLOTS * slot), at_most=1, multiple_of=slot))
     queue = spans.grain_for(found.shortest_ms, window, heat, hour)

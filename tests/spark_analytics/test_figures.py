@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from spark_analytics.jobs import clocks, compare, series, slo
+from spark_analytics.jobs import clocks, compare, series, slo, summarise
+from spark_analytics.jobs.scope import Scope
 from spark_analytics.jobs.series import Axis
 from spark_analytics.jobs.spans import DAY, HOUR, MINUTE
+from spark_analytics.transforms.expected import Segment, within
 
 
 def view(sender: str, second: int, commit: int, *, clock_ms: int = 0) -> dict[str, Any]:
@@ -29,6 +31,18 @@ def test_an_index_that_stands_still_says_nothing_of_clocks_and_neither_do_two_lo
     still = [view(sender, second, 7) for sender in "pb" for second in range(0, 100, 10)]
     few = [view("c", second, 7 + second) for second in (200, 210)]
     assert clocks.offsets([*still, *few, *(view("p", second, 7 + second) for second in range(200, 300, 10))]) == []
+
+
+@pytest.mark.parametrize("interval_ms", [100, 700, 1000, 3000, 7000, 30_000])
+@pytest.mark.parametrize("window_ms", [None, 2000, 10_000])
+def test_the_last_interval_is_on_the_axes_wherever_the_span_ends_in_it(interval_ms: int, window_ms: int | None) -> None:
+    for end_ms in (181_000, 302_000, 599_950, 605_000):
+        found = Scope(0, end_ms, end_ms, interval_ms, "c", ("c",), {}, 100, interval_ms, [], frozenset())
+        cut = summarise.cut_of(found, window_ms)
+        (its,) = within([Segment("b", "q", 0, end_ms + interval_ms, interval_ms)], 0, end_ms, interval_ms=interval_ms)
+        for length in (cut.step_ms, cut.heat_ms):
+            last = {"start_ms": (its.to_ms - 1) // length * length}
+            assert Axis.over(0, end_ms, length).at(last) < Axis.over(0, end_ms, length).count
 
 
 def step(start_ms: int, over: int, *, expected: int = 60, backup: str = "b") -> dict[str, Any]:
