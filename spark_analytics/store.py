@@ -31,6 +31,8 @@ from spark_analytics.locations import here
 from spark_analytics.ranges import Ranges
 
 MANIFEST: Final = "lag.json"
+ASIDE: Final = f".{MANIFEST}.part"
+"""The next manifest while it is written."""
 FORMAT: Final = "understudy-lag"
 VERSION: Final = 2
 HOUR_MS: Final = 3_600_000
@@ -143,7 +145,7 @@ class Store:
 
     def commit(self, manifest: Manifest) -> None:
         """Make this the current manifest, by one rename."""
-        aside = self.path / f".{MANIFEST}.part"
+        aside = self.path / ASIDE
         body = {"format": FORMAT, "version": VERSION, "manifest": _plain(manifest)}
         with aside.open("w", encoding="utf-8") as file:
             json.dump(body, file, separators=(",", ":"))

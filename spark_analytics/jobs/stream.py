@@ -32,7 +32,7 @@ from spark_analytics.jobs import compact, inputs
 from spark_analytics.jobs.inputs import materialised
 from spark_analytics.locations import is_remote, located
 from spark_analytics.ranges import Ranges
-from spark_analytics.store import HOUR_MS, MAX_RANGES, Manifest, Store, is_store, names, names_of
+from spark_analytics.store import ASIDE, HOUR_MS, MAX_RANGES, Manifest, Store, is_store, names, names_of
 from spark_analytics.transforms import lines as of_lines
 from spark_analytics.transforms import parse
 
@@ -87,7 +87,7 @@ def prepare(asked: Streaming) -> Store:
             _check_checkpoint(asked, manifest)
             return store
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
+        if any(file.name != ASIDE for file in folder.iterdir()):  # a start that was killed leaves that
             raise Refused(f"{folder} is not empty and no stream's folder: choose a new --output")
         store.commit(Manifest())
     except OSError as error:

@@ -540,6 +540,13 @@ def test_a_file_that_is_renamed_while_it_is_opened_is_read(tmp_path: Path, monke
     assert list(tail.lines_of(tmp_path / name, first, last)) == [], "it is deleted"
 
 
+def test_a_start_that_ended_while_it_made_the_folder_does_not_forbid_the_next_one(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / ".lag.json.part").write_text('{"for')
+    assert stream.prepare(asked(tmp_path, output)).load() == Manifest()
+
+
 def test_a_start_deletes_what_was_never_committed(tmp_path: Path) -> None:
     store = Store(tmp_path)
     manifest = Manifest(batch=1, parts={1: [5]})
