@@ -1,8 +1,8 @@
 """`qpid-lag stream`: follow telemetry as it is written, into a folder that `summarise` and `dashboard` read.
 
 The main thread watches: it prints a line for each batch, and compares the wall clock with the last time of each backup,
-because a cluster that sends nothing starts no batch. A signal lets the current batch finish, and then ends the command with
-0.
+because a cluster that sends nothing starts no batch. While batches with old lines come, as after a pause, it says nothing of
+silence. A signal lets the current batch finish, and then ends the command with 0.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _run(asked: Streaming, master: str | None) -> None:
             click.echo(f"following {asked.path or asked.kafka} into {asked.output}", err=True)
             try:
                 while not stopping.is_set() and not following.await_end(_LOOK_S):
-                    watch.look()
+                    watch.look(busy=following.is_busy)
             except StreamingQueryException as error:
                 raise Refused(f"the stream ended: {cause(error)}; start it again to continue") from None
             if stopping.is_set():
@@ -123,20 +123,28 @@ class _Watch:
         self._asked = asked
         self._last: Progress | None = None
         self._silent: set[str] = set()
-        self._began_s = time.monotonic()
+        self._busy_s = time.monotonic()
         self._limit_ms = max(_SILENT_AFTER_MS, 3 * asked.trigger_ms)
 
     def batch(self, done: Any) -> None:
         """Print the result of a batch."""
-        self._last = done
+        self._last, self._busy_s = done, time.monotonic()
         age = "" if done.newest_ms is None else f", newest {_age(done.newest_ms)} old"
         click.echo(f"batch {done.batch}: {done.lines:,} lines, {done.total:,} in all{age}", err=True)
 
-    def look(self) -> None:
-        """Print when a backup falls silent, and when it is heard again or is no backup any more; only while following."""
+    def look(self, *, busy: bool = False) -> None:
+        """Print when a backup falls silent, and when it is heard again or is no backup any more; only while following. `busy`
+        says that a batch is running.
+        """
+        if busy:
+            self._busy_s = time.monotonic()
         if self._last is None or self._asked.available_now:
             return
         now_ms = time.time() * 1000
+        newest_ms = self._last.newest_ms
+        is_old = newest_ms is not None and now_ms - newest_ms > self._limit_ms
+        if is_old and (time.monotonic() - self._busy_s) * 1000 < self._limit_ms:
+            return  # newer lines may come at once
         for backup in sorted(self._silent - self._last.heard.keys()):
             self._silent.remove(backup)
             click.echo(f"no longer a backup: {backup}", err=True)

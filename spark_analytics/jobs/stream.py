@@ -125,6 +125,11 @@ class Following:
         self.query = query
         self._beside = beside
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch is running."""
+        return _running.locked()
+
     def await_end(self, timeout_s: float | None = None) -> bool:
         """Wait until the stream and its compactions have ended, or for this time. Returns whether they have ended. Raises the
         error that ended it."""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -489,6 +490,28 @@ def test_nobody_waits_for_a_backup_that_became_the_primary_or_left_the_cluster(s
     q.roster(2.4, ["p"], epoch=2)
     q.sample(2.5, "p", epoch=2, connected=False)
     assert heard(spark, output, 2, q) == {"p": 1.5, "y": 0.5}, "r was removed; of another cluster q says nothing"
+
+
+def test_while_old_lines_are_read_nobody_is_said_to_be_silent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a pause of an hour. If nothing comes for the limit of 30 s, and no batch runs, what is old is silent."""
+    now_s, began_s = [1000.0], round(time.time() * 1000)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    watch = Watch(stream.Streaming(str(tmp_path), str(tmp_path)))
+
+    def said(back_s: int | None, after_s: float, *, busy: bool = False) -> list[str]:
+        if back_s is not None:
+            heard_ms = began_s - back_s * 1000
+            watch.batch(stream.Progress(0, 1, 1, heard_ms, {"b": heard_ms}))
+        now_s[0] += after_s
+        watch.look(busy=busy)
+        return [line.split(":")[0] for line in capsys.readouterr().err.splitlines() if not line.startswith("batch")]
+
+    assert [said(back_s, 9.5) for back_s in (3500, 1200, 2)] == [[], [], []]
+    assert said(600, 9.5) == said(None, 50, busy=True) == said(None, 29) == []
+    assert said(None, 2) == ["SILENT b"]
+    assert said(2, 0.5) == ["heard again"]
 
 
 def test_a_backup_that_is_said_to_be_silent_is_said_to_be_none_when_it_is_none(
