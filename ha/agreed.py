@@ -3,7 +3,7 @@
 Life of a request: the primary checks it, proposes a record, and answers when the record is committed. If its term ends before
 that, the answer says so. The primary at the planned time carries out a planned switchover: it first takes the plan out of the
 log, so that it happens at most once, and then hands over. A plan that no primary could carry out for `LATE_S` is dropped,
-with a line in the process log.
+with a line in the process log. So is a plan that is replaced or cancelled while its removal waits for the disk.
 
 Invariant: this broker reports only settings that are committed and applied here.
 """
@@ -48,6 +48,8 @@ class Agreed:
         self._waiting: list[Deferred[Answer]] = []
         self._carrying_out = ""
         """The time of the plan that is being removed from the log."""
+        self._plans = 0
+        """How many requests for a planned switchover, or for its end, were taken."""
 
     def told(self) -> dict[str, dict[str, Any]]:
         """The settings by key."""
@@ -75,6 +77,7 @@ class Agreed:
             return succeed((409, obstacle, {}))
         answered: Deferred[Answer] = Deferred()
         self._waiting.append(answered)
+        self._plans += key == settings.SWITCHOVER
 
         def committed(reason: str) -> None:
             if answered in self._waiting:
@@ -95,6 +98,13 @@ class Agreed:
                 f"the cluster has machine version {state.definitions.machine_version}, and this needs {Setting.SINCE}: "
                 "upgrade every broker first"
             )
+        candidate, voters = value.get("candidate", ""), self._members().voters
+        if (
+            key == settings.SWITCHOVER
+            and candidate in members
+            and (candidate not in voters or candidate == self._members().witness)
+        ):
+            return f"{candidate} cannot take over: it has no vote, or it is the witness, which stores no messages"
         named = key.removeprefix(settings.TAGS) if key.startswith(settings.TAGS) and value else value.get("candidate", "")
         if named and named not in members:
             return f"{named} is not a member; the members are: {', '.join(members)}"
@@ -115,17 +125,18 @@ class Agreed:
             return
         at, candidate = str(plan.value.get("at")), str(plan.value.get("candidate") or "")
         try:
-            late_s = self._wall() - settings.moment(at)
+            moment = settings.moment(at)
         except BadSetting:
-            late_s = LATE_S
-        if late_s < 0:
+            moment = self._wall() - LATE_S
+        if self._wall() < moment:
             return
-        self._carrying_out = at
+        self._carrying_out, plans = at, self._plans
 
         def taken_out(reason: str) -> None:
-            if reason:
+            self._carrying_out = ""
+            if reason or self._plans != plans:
                 return
-            if late_s >= LATE_S:
+            if self._wall() - moment >= LATE_S:
                 _log.warn("the switchover planned for {at} is dropped: it could not be started at that time", at=at)
             else:
                 _log.info("the switchover planned for {at} begins", at=at)

@@ -28,7 +28,7 @@ class Rig:
     handed_over: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        members = Membership.of(["a:1", "b:1"])
+        members = Membership.of(["a:1", "b:1", "w:1"], ["c:1"], witness="w:1")
         self.agreed = Agreed(self.b.broker, lambda: members, lambda: self.primary, lambda: self.now_s, self.handed_over.append)
 
     def ask(self, **body: Any) -> list[tuple[int, str]]:
@@ -67,7 +67,13 @@ def test_what_is_not_set_may_be_ended_again(rig: Rig) -> None:
     "body, status, said",
     [
         ({"setting": "colour"}, 400, "there is no setting 'colour'"),
-        ({"setting": "tags", "address": "z:1", "tags": {"priority": 1}}, 409, "z:1 is not a member; the members are: a:1, b:1"),
+        (
+            {"setting": "tags", "address": "z:1", "tags": {"priority": 1}},
+            409,
+            "z:1 is not a member; the members are: a:1, b:1, w:1, c:1",
+        ),
+        ({"setting": "switchover", "at": AT, "candidate": "c:1"}, 409, "c:1 cannot take over: it has no vote"),
+        ({"setting": "switchover", "at": AT, "candidate": "w:1"}, 409, "w:1 cannot take over"),
         ({"setting": "switchover", "at": AT, "candidate": "z:1"}, 409, "z:1 is not a member"),
     ],
 )
@@ -159,3 +165,27 @@ def test_a_plan_that_cannot_be_read_is_dropped(rig: Rig) -> None:
     rig.agreed.tick()
     rig.b.settle()
     assert (rig.handed_over, rig.agreed.told()) == ([], {})
+
+
+@pytest.mark.parametrize("later_s, cancelled", [(30.0, False), (6 * 3600.0, False), (30.0, True)])
+def test_a_plan_whose_removal_waited_for_the_disk_is_carried_out_in_its_minute_only(
+    rig: Rig, later_s: float, cancelled: bool
+) -> None:
+    """Breaks when a switchover happens hours after its time, or after it was cancelled."""
+    rig.ask(setting="switchover", at=AT, candidate="b:1")
+    rig.b.lead.automatic = False
+    rig.now_s = NOW + 60.1
+    rig.agreed.tick()
+    rig.now_s = NOW + 60 + later_s
+    rig.agreed.tick()
+    answers: list[Any] = []
+    if cancelled:
+        rig.agreed.ask({"setting": "switchover", "at": ""}).addCallback(answers.append)
+    for _ in range(2):
+        rig.b.settle()
+        rig.b.lead.commit()
+        rig.agreed.tick()
+    rig.b.settle()
+    assert [status for status, *_ in answers] == [200] * cancelled
+    assert rig.handed_over == ["b:1"] * (later_s < LATE_S and not cancelled)
+    assert rig.agreed.told() == {}
