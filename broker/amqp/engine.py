@@ -161,6 +161,10 @@ class Engine:
         self._refused = 0
         self._early_sessions: list[Any] = []
         self.messages_in = self.messages_out = 0
+        self._named = 0
+        """How many further events may come of the dispositions in the last `push`."""
+        self._in_vain = 0
+        """How often the peer has named a delivery without a new outcome."""
         self.gathering = Gathering(unfinished)
         self.sent_bytes = 0
         """At least as much as has been given to proton on all links and has not been written."""
@@ -341,7 +345,7 @@ class Engine:
 
     @property
     def was_costly(self) -> bool:
-        """Whether there were begins, attaches, detaches or ends in the last `push`."""
+        """Whether there were begins, attaches, detaches or ends in the last `push`, or many deliveries were named in it."""
         return self._door is not None and self._door.costly
 
     def allow(self, count: int) -> None:
@@ -353,7 +357,9 @@ class Engine:
         """Feed bytes from the socket. If the peer violates the protocol, the next `drain` calls `on_close`."""
         door = self._door
         if door is not None:
-            self._let_through(door, door.take(data))
+            passed = door.take(data)
+            self._named = door.named
+            self._let_through(door, passed)
         elif self._layer is not None:
             self._layer_heard_ms = None
             self._after_layer(self._layer, self._layer.take(data))
@@ -591,6 +597,8 @@ class Engine:
                     touched[link] = None
                 elif lib.pn_link_is_receiver(link_of(delivery)):
                     self._came_late(link_of(delivery), delivery)
+                else:
+                    self.told_nothing_new()
             else:
                 if touched:
                     self._tell(touched)
@@ -618,6 +626,7 @@ class Engine:
         """Bytes of a delivery to us: a whole message goes to the link's inbox, a part of one is gathered."""
         handle = link.handle
         if lib.pn_link_current(handle) != delivery:
+            self.told_nothing_new()
             return
         size = lib.pn_delivery_pending(delivery)
         if link.partial is not None or size > link.whole_bytes:
@@ -677,6 +686,17 @@ class Engine:
         if came > limits.SESSION_WINDOW_BYTES and self._door is not None and self._door.refusal is None:
             self._door.refuse(Refusal(LIMIT_EXCEEDED, "the client sent more than a session's window on a link after its end"))
             self._deaf = True
+
+    def told_nothing_new(self) -> None:
+        """There was an event of a delivery that brings nothing. If a disposition has named it: one of some thirty bytes names all
+        of a session, again and again, and a client that does not stop is cut off."""
+        if not self._named:  # the events of a message's frames may follow after all of it was taken
+            return
+        self._named -= 1
+        self._in_vain += 1
+        most = limits.NAMED_IN_VAIN + limits.NAMED_AGAIN * (self.messages_in + self.messages_out)
+        if self._in_vain > most and self._door is not None and self._door.refusal is None:
+            self.refuse(Refusal(LIMIT_EXCEEDED, "the client says the same of its deliveries again and again"))
 
     def hand_over(self, link: Receiver) -> None:
         """Report the arrived messages of this link to the listener, before later events."""

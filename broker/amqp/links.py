@@ -159,6 +159,9 @@ class Owner(Protocol):
     def answer_end(self, link: Link) -> None:
         """Answer the peer's end of the link, if that still waits for it."""
 
+    def told_nothing_new(self) -> None:
+        """There was an event of a delivery that brings nothing."""
+
     def feed_later(self, link: Sender) -> None:
         """This link has messages that proton is to get by the piece, when it has nothing to write."""
 
@@ -865,6 +868,7 @@ class Sender(Link):
         """The peer's word on a delivery: kept for the account when it is an outcome, and the first one."""
         delivery_id = self._ids.pop(delivery, None)
         if delivery_id is None:
+            self.engine.told_nothing_new()
             return
         if delivery in self._counts:
             self._pack_came(delivery, delivery_id)
@@ -873,6 +877,7 @@ class Sender(Link):
         if outcome != ACCEPTED:
             if not settled and (not outcome or outcome == lib.PN_RECEIVED):
                 self._ids[delivery] = delivery_id
+                self.engine.told_nothing_new()
                 return
             if outcome != RELEASED:
                 outcome = self._outcome_of(delivery_id, delivery, outcome)
@@ -892,6 +897,7 @@ class Sender(Link):
         settled, state = lib.pn_delivery_settled(delivery), lib.pn_delivery_remote_state(delivery)
         if not settled and (not state or state == lib.PN_RECEIVED):
             self._ids[delivery] = first
+            self.engine.told_nothing_new()
             return
         remote, count = lib.pn_delivery_remote(delivery), self._counts.pop(delivery)
         if state == packs.OUTCOMES:

@@ -19,7 +19,8 @@ log in. Because the answer to an Open matters for the very next frame, `take` re
 must be called again for the rest (`more`).
 
 Begins, attaches, detaches and ends are expensive and transfer no message: after `allowance` of them `take` also stops
-(`enough`), and its caller continues after other connections have had their turn.
+(`enough`), and its caller continues after other connections have had their turn. It does so too when the dispositions in it have
+named more than `limits.NAMED_AT_ONCE` deliveries: a short one may name all of a session, and proton makes an event of each.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from broker.core.performatives import (
     CLOSE,
     DECODE_ERROR,
     DETACH,
+    DISPOSITION,
     END,
     FLOW,
     FRAMING_ERROR,
@@ -45,6 +47,7 @@ from broker.core.performatives import (
     TRANSFER,
     Refusal,
     code_of,
+    deliveries_in,
     fields_of,
     handle_of,
     weigh,
@@ -60,6 +63,23 @@ _PLAIN = 0x0200
 _TRANSFER8, _TRANSFER32 = 0x005314C0, 0x005314D0
 _FLOW8, _DISPOSITION8 = 0x005313C0, 0x005315C0
 """A consumer that settles message by message sends both for every message: `weigh` would pass short ones as they are."""
+_FIRST8, _FIRST32 = 0x4052, 0x4070
+"""The last two bytes of `_HEAD` in the usual dispositions: a role without further bytes, and the type of the first delivery."""
+_IDS32 = struct.Struct(">IxI")
+"""The bytes after that: the first and the last delivery, between them the type of the last one."""
+_LAST32 = _HEAD_BYTES + 4
+"""Where this type is."""
+_IDS32_BYTES = _LAST32 + 5
+_SHORTEST = _LAST32 + 1
+"""Shorter dispositions have no outcome."""
+_NULL, _UINT8, _UINT32 = 0x40, 0x52, 0x70
+_PLAIN_REST = frozenset(
+    settled + b"\x00\x53" + outcome + fields
+    for settled in (b"\x40", b"\x41", b"\x42")
+    for outcome in (b"\x24", b"\x25", b"\x26")
+    for fields in (b"\x45", b"\xc0\x01\x00")
+)
+"""What follows the ids in most dispositions. There is no array in it."""
 _LIST, _LIST8, _LIST32 = 11, 13, 16
 """Offsets in a transfer's frame: where its list of fields begins, and where the counted bytes begin, with a size of one byte or
 of four."""
@@ -105,9 +125,12 @@ class Door:
         self.allowance = _ANY_SIZE
         """How many begins, attaches, detaches and ends one `take` may pass."""
         self.enough = False
-        """Whether `take` has stopped because the allowance was used up, and bytes follow: take them with b""."""
+        """Whether `take` has stopped because the allowance was used up, or because many deliveries were named, and bytes follow:
+        take them with b""."""
         self._left = 0
         """The rest of the allowance."""
+        self.named = 0
+        """How many deliveries the dispositions in this `take` have named."""
         self.login = sasl.Exchange(offer)
         self._at = _At.START
         self._held = b""
@@ -137,8 +160,8 @@ class Door:
 
     @property
     def costly(self) -> bool:
-        """Whether some of the allowance was used by the last `take`."""
-        return self._left != self.allowance
+        """Whether some of the allowance was used by the last `take`, or many deliveries were named."""
+        return self._left != self.allowance or self.named > limits.NAMED_AT_ONCE
 
     def admit(self) -> None:
         """This side sends its Open."""
@@ -152,8 +175,9 @@ class Door:
 
     def take(self, data: bytes) -> bytes:
         """Check received bytes. Returns those that pass. After `more` or `enough`, take b"" for the rest. Then see `refusal`."""
+        data = bytes(data)  # which costs nothing if it is; a bytearray could not be looked up
         self.more = self.enough = False
-        self._left = self.allowance
+        self._left, self.named = self.allowance, 0
         if self._held:
             data = self._held + data
             self._held = b""
@@ -303,6 +327,7 @@ class Door:
         last = size - _HEAD_BYTES
         max_bytes = self.max_frame_bytes or _ANY_SIZE
         read, longest, find, looks = _HEAD.unpack_from, limits.TRANSFER_HEAD_BYTES, data.find, self._looks
+        ids, most_named = _IDS32.unpack_from, limits.NAMED_AT_ONCE
         while position < size:
             if position <= last:
                 nbytes, head, _, code, extent = read(data, position)
@@ -321,7 +346,34 @@ class Door:
                     position += nbytes
                     continue
                 if (
-                    code in (_DISPOSITION8, _FLOW8)
+                    code == _DISPOSITION8
+                    and head == _PLAIN
+                    and _SHORTEST <= nbytes <= HARMLESS_BYTES
+                    and (stop := position + nbytes) <= size
+                ):
+                    kind = extent & 0xFCFF
+                    rest, named = 0, 1
+                    if kind == _FIRST32:
+                        at = position + _LAST32
+                        form = data[at]
+                        if form == _NULL:
+                            rest = at + 1
+                        elif form == _UINT32 and nbytes >= _IDS32_BYTES:
+                            rest = at + 5
+                            first, final = ids(data, position + _HEAD_BYTES)
+                            named = (final - first & _ANY_SIZE) + 1
+                    elif kind == _FIRST8:
+                        rest, named = _small_ids(data, position + _HEAD_BYTES)
+                    if rest and (
+                        data[rest:stop] in _PLAIN_REST or (find(b"\xe0", rest, stop) < 0 and find(b"\xf0", rest, stop) < 0)
+                    ):
+                        position = stop
+                        self.named = named = self.named + named
+                        if named > most_named and position < size:
+                            return self._stop(data, position)
+                        continue
+                elif (
+                    code == _FLOW8
                     and head == _PLAIN
                     and _HEAD_BYTES <= nbytes <= HARMLESS_BYTES
                     and (stop := position + nbytes) <= size
@@ -332,24 +384,30 @@ class Door:
                     continue
                 if self._left <= 0 and code >> 16 == _SMALL and code >> 8 & 0xFF in _COSTLY:
                     return self._stop(data, position)
-            try:
-                stop = self._frame(data, position, max_bytes)
-            except Refusal as refusal:
-                self.refuse(refusal)
+            position, goes_on = self._at_length(data, position, max_bytes)
+            if not goes_on:
                 return data[:position]
-            if stop < 0:
-                self._held, self._through = data[position:], 0
-                return data[:position]
-            position, looks = stop, self._looks
-            if self._at is _At.ENDED:
-                return data[:position]
-            if self._left < 0 and position < size:
-                return self._stop(data, position)
+            looks = self._looks
         self._through = position - size
         return data
 
+    def _at_length(self, data: bytes, position: int, max_bytes: int) -> tuple[int, bool]:
+        """Where the frame at `position` ends, or this position if it does not pass; and whether more may pass after it."""
+        try:
+            stop = self._frame(data, position, max_bytes)
+        except Refusal as refusal:
+            self.refuse(refusal)
+            return position, False
+        if stop < 0:
+            self._held, self._through = data[position:], 0
+            return position, False
+        if (self._left < 0 or self.named > limits.NAMED_AT_ONCE) and stop < len(data) and self._at is not _At.ENDED:
+            self._stop(data, stop)
+            return stop, False
+        return stop, self._at is not _At.ENDED
+
     def _stop(self, data: bytes, position: int) -> bytes:
-        """Keep the bytes after `position` until `take` is called again: the allowance is used up."""
+        """Keep the bytes after `position` until `take` is called again: it was enough for one turn."""
         self._held, self._through, self.enough = data[position:], 0, True
         return data[:position]
 
@@ -397,6 +455,9 @@ class Door:
         if code not in NAMES:
             raise Refusal(DECODE_ERROR, f"a frame cannot be decoded: there is no performative {code:#04x}")
         nbytes = weigh(code, data, fields, stop)
+        if code == DISPOSITION:
+            self.named += deliveries_in(data, fields, stop)
+            return
         channel = int.from_bytes(data[position + 6 : position + 8], "big")
         if code in _COSTLY:
             self._left -= 1
@@ -436,6 +497,15 @@ def _bounds(data: bytes, position: int, kind: int, max_bytes: int) -> tuple[int,
     if data[position + 5] != kind:
         raise Refusal(FRAMING_ERROR, f"a frame of the type {data[position + 5]} came where only the type {kind} may")
     return position + offset, position + nbytes
+
+
+def _small_ids(data: bytes, position: int) -> tuple[int, int]:
+    """Where the ids of a disposition end whose first one is this byte, 0 if the last one is of an unusual type; and how many
+    deliveries they name."""
+    form = data[position + 1]
+    if form == _NULL:
+        return position + 2, 1
+    return (position + 3 if form == _UINT8 else 0), (data[position + 2] - data[position] & _ANY_SIZE) + 1
 
 
 def _named(code: int) -> str:

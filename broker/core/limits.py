@@ -193,6 +193,17 @@ MAX_WALK_DEPTH = 64
 ATTACHED_BYTES = 8 * MIB
 """Bytes of the attaches of one connection's open links: their names, addresses, properties and filters are kept in memory."""
 
+NAMED_AT_ONCE = 20_000
+"""Deliveries that the dispositions of one connection name, before the rest of its input waits for a later turn: proton makes an
+event of 160 bytes for each of them, each time that it is named."""
+
+NAMED_IN_VAIN = 100_000
+"""How often the dispositions of one connection may name deliveries without a new outcome, in addition to NAMED_AGAIN for each of
+its messages."""
+
+NAMED_AGAIN = 4
+"""See NAMED_IN_VAIN."""
+
 QUIET_SHARE = 10
 """In a planned switchover: when consumers have settled nothing for their time limit divided by this, the broker does not wait
 longer."""

@@ -27,6 +27,8 @@ _UNSETTLED = 7
 """The field of an attach that names the deliveries which its sender has not settled (part 2.7.3)."""
 HARMLESS_BYTES = 256
 """A performative up to this size has few values, unless one of them is an array, whose elements may have no bytes."""
+_SERIAL = 0xFFFFFFFF
+"""Numbers of deliveries go round after this one (part 2.8.8)."""
 
 
 class Refusal(Exception):
@@ -99,6 +101,20 @@ def uint(data: bytes, position: int, end: int) -> int | None:
     if width is None or position + 1 + width > end:
         return None
     return int.from_bytes(data[position + 1 : position + 1 + width], "big")
+
+
+def deliveries_in(data: bytes, position: int, stop: int) -> int:
+    """How many deliveries a disposition names, whose fields are the list at `position` (part 2.7.6). Like proton, this does not
+    look at the number of fields that the list claims, and takes a first delivery that is not a uint for 0. Refusal."""
+    data = data[position:stop]  # positions in error texts must not depend on earlier bytes of the same read
+    _, position, end = fields_of(data, 0, len(data))
+    try:
+        position = skip(data, position, end, 0)
+        first, position = uint(data, position, end) or 0, skip(data, position, end, 0)
+    except BadValue as error:
+        raise Refusal(DECODE_ERROR, f"the disposition cannot be decoded: {error}") from None
+    last = uint(data, position, end)
+    return 1 if last is None else (last - first & _SERIAL) + 1
 
 
 def handle_of(code: int, data: bytes, position: int, stop: int) -> int | None:

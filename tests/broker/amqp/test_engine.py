@@ -12,7 +12,9 @@ from broker.core import limits
 from broker.core.door import HEADER
 from broker.core.links import ACCEPTED, REJECTED, RELEASED
 from tests.broker.amqp.pairs import Pair, Proton, Side
-from tests.broker.core.stream import frame, transfer
+from tests.broker.core.stream import FALSE, TRUE, frame, listed, performative, transfer
+
+ACCEPT = b"\x00\x53\x24\x45"
 
 
 def test_two_engines_open_attach_and_send_by_the_batch() -> None:
@@ -64,6 +66,89 @@ def test_a_peer_that_sends_on_and_on_after_the_end_of_its_link_is_cut_off(nbytes
     ]
     assert came > window
     assert peer.server.messages == []
+
+
+def named(first: int, last: int, outcome: bytes, *, settled: bool = False, role: bool = True) -> bytes:
+    """A disposition."""
+    ids = (b"\x70" + first.to_bytes(4, "big"), b"\x70" + last.to_bytes(4, "big"))
+    return performative(0x15, TRUE if role else FALSE, *ids, TRUE if settled else FALSE, outcome)
+
+
+STILL_HERE = b"\x00\x53\x23\xc0\x03\x02\x43\x43"
+"""The state `received`, which is no outcome."""
+
+
+def in_turns(peer: Proton, data: bytes) -> int:
+    """Push this as a socket does. Returns the turns that it takes."""
+    peer.to_server(data)
+    turns = 1
+    while peer.server.engine.has_more:
+        peer.to_server(b"")
+        turns += 1
+    return turns
+
+
+@pytest.mark.parametrize("end", ["consumer", "producer", "closed"])
+def test_a_client_that_says_the_same_of_its_deliveries_again_and_again_is_cut_off(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when 10 kB of dispositions take 250 MB and 4 s: proton makes an event for each delivery that each of them names."""
+    monkeypatch.setattr(limits, "NAMED_AT_ONCE", 500)
+    monkeypatch.setattr(limits, "NAMED_IN_VAIN", 2000)
+    peer = Proton().open()
+    if end == "producer":
+        link = peer.sender()
+        for _ in range(100):
+            peer.send(link, b"x")
+        peer.settle()
+        role = False
+    else:
+        peer.receiver(credit=100)
+        for number in range(100):
+            peer.out("r").send_one(b"x", number)
+        peer.server.engine.take_output()
+        if end == "closed":
+            peer.out("r").close()
+        role = True
+    once = named(0, 99, STILL_HERE, role=role)
+    assert in_turns(peer, once * 24) == 4
+    assert peer.server.closed == []
+    assert in_turns(peer, once * 100) < 10
+    assert peer.server.closed == ["amqp:resource-limit-exceeded: the client says the same of its deliveries again and again"]
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_client_that_settles_many_one_by_one_in_one_read_is_none_of_those(
+    settled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is one that says twice that it has settled."""
+    monkeypatch.setattr(limits, "NAMED_IN_VAIN", 0)
+    peer = Proton().open()
+    peer.receiver(credit=5000)
+    for number in range(5000):
+        peer.out("r").send_one(b"x", number)
+    peer.server.engine.take_output()
+    said = b"".join(named(number, number, ACCEPT, settled=settled) for number in range(5000))
+    assert in_turns(peer, said + named(0, 4999, ACCEPT, settled=True)) == 1
+    assert peer.server.closed == []
+    assert [key for came in peer.server.outcomes for key, _, _ in came] == list(range(5000))
+
+
+def test_frames_of_messages_that_come_in_turn_are_nothing_that_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proton has an event for each frame of a message that another one interrupts, also when all of it has been taken."""
+    monkeypatch.setattr(limits, "NAMED_IN_VAIN", 0)
+    monkeypatch.setattr(limits, "NAMED_AGAIN", 0)
+    peer = Proton().open()
+    peer.sender("one")
+    peer.sender("other")
+    fields = (b"\xa0\x01t", b"\x43", FALSE)
+    frames = b"".join(
+        frame(b"\x00\x53\x14" + listed(b"\x52" + bytes((link,)), b"\x52" + bytes((link,)), *fields, more) + b"x" * 50)
+        for more in (*[TRUE] * 20, FALSE)
+        for link in (0, 1)
+    )
+    assert in_turns(peer, frames) == 1
+    assert (list(map(len, peer.server.messages)), peer.server.closed) == ([1050, 1050], [])
 
 
 def test_closing_in_order_is_told_once_to_both_and_ends_both() -> None:

@@ -354,11 +354,90 @@ def test_what_goes_through_does_not_depend_on_the_turns_it_takes(frames: list[by
     assert (found, knock.refusal) == (stream, "")
 
 
+# ---- dispositions that name many deliveries
+
+ACCEPTED = b"\x00\x53\x24\x45"
+NOTED = b"\x00\x53\x27\xc0\x08\x03\x41\x40\xc1\x03\x02\xa1\x00"
+"""An outcome with fields."""
+
+
+def uint(number: int) -> bytes:
+    return b"\x70" + struct.pack(">I", number)
+
+
+def disposition(first: bytes, last: bytes = NULL, outcome: bytes = ACCEPTED, *, role: bytes = TRUE) -> bytes:
+    return performative(0x15, role, first, last, TRUE, outcome)
+
+
+@pytest.mark.parametrize("outcome", [ACCEPTED, NOTED], ids=["plain", "with fields"])
+@pytest.mark.parametrize("role", [TRUE, FALSE, b"\x56\x01"])
+@pytest.mark.parametrize(
+    "first, last, names",
+    [
+        (uint(5), NULL, 1),
+        (uint(5), uint(5), 1),
+        (uint(5), uint(7), 3),
+        (uint(0xFFFFFFFE), uint(1), 4),
+        (b"\x52\x05", NULL, 1),
+        (b"\x52\x05", b"\x52\x07", 3),
+        (b"\x52\x05", uint(0x105), 257),
+        (ZERO, b"\x52\x07", 8),
+        (ZERO, ZERO, 1),
+        (b"\x80" + bytes(7) + b"\x05", uint(7), 8),
+        (uint(5), b"\x53\x07", 1),
+    ],
+)
+def test_what_dispositions_name_is_added_up_and_beyond_a_bound_the_rest_waits(
+    first: bytes, last: bytes, names: int, role: bytes, outcome: bytes
+) -> None:
+    """Breaks when proton makes millions of events in one turn: a disposition of 34 bytes may name all of a session."""
+    one = disposition(first, last, outcome, role=role)
+    count = limits.NAMED_AT_ONCE // names
+    knock = admitted()
+    assert (knock.door.take(one * count), knock.door.enough, knock.door.costly) == (one * count, False, False)
+    assert (knock.door.take(one * (count + 1)), knock.door.enough) == (one * (count + 1), False), "nothing follows"
+    assert knock.door.take(one * (count + 1) + PIECE + one) == one * (count + 1)
+    assert (knock.door.enough, knock.door.costly) == (True, True)
+    assert (knock.door.take(b""), knock.door.enough, knock.refusal) == (PIECE + one, False, "")
+
+
+def test_a_client_that_settles_five_thousand_one_by_one_in_one_read_does_not_wait() -> None:
+    for last in (NULL, uint(77_000)):
+        said = disposition(uint(77_000), last) * 5000
+        assert (in_turns(admitted(), said, 16), admitted().say(said).refusal) == ([said], "")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [(), (TRUE,), (TRUE, b"\x1f"), (TRUE, b"\x1f", uint(7), TRUE, ACCEPTED)],
+    ids=["none", "a role", "a first delivery of no type", "the same and more"],
+)
+def test_a_disposition_that_names_nothing_is_refused_wherever_it_is(fields: tuple[bytes, ...]) -> None:
+    said = performative(0x15, *fields)
+    alone, behind = admitted().say(FLOW, said), admitted().say(FLOW + said)
+    assert (alone.refusal, alone.passed) == ("amqp:decode-error", FLOW)
+    assert behind.reason == alone.reason
+
+
+@given(
+    some.lists(
+        some.sampled_from([PIECE, FLOW, disposition(uint(0), uint(15_000)), disposition(ZERO, uint(9000)), disposition(uint(3))]),
+        max_size=12,
+    ),
+    some.lists(some.integers(0, 5000), max_size=4),
+)
+def test_what_dispositions_name_moves_no_decision(frames: list[bytes], places: list[int]) -> None:
+    stream, knock = b"".join(frames), admitted()
+    assert b"".join(b"".join(in_turns(knock, read, 16)) for read in cut(stream, places)) == stream
+    assert knock.refusal == ""
+
+
 # ---- any bytes, any cuts
 
 _FRAMES = some.sampled_from(
     [
         *(OPEN, BEGIN, FULL, FLOW, DISPOSITION, DETACH, END, CLOSE, HEARTBEAT, UNKNOWN, SIXTY_KB_OF_EMPTY_LISTS),
+        *(disposition(uint(1), uint(9)), disposition(b"\x52\x01", NULL, NOTED), disposition(b"\x52\x01", b"\x52\x09")),
         *(transfer(b"x"), transfer(b"y" * 300, wide=True), attach(3, text(300)), init(), sasl.HEADER, HEADER),
         *(AZURE, BUNDLE, transfer(b"z" * 30, wide=True, says=FORMAT), transfer(b"z", extended=b"----", says=FORMAT)),
         *(
