@@ -846,14 +846,16 @@ class Sender(Link):
         self.account.credit = self.credit
         return True
 
-    def _drop_pieces(self, delivery: Any) -> None:
-        """This delivery is settled: if it waits for proton to have all of it, the rest goes nowhere."""
+    def _drop_pieces(self, delivery: Any) -> bool:
+        """This delivery is settled: if it waits for proton to have all of it, the rest goes nowhere. Returns whether it does."""
         one = next((each for each in self._pieces if each.delivery == delivery), None)
-        if one is not None:
-            self._pieces.remove(one)
-            self._pieces_bytes -= one.stop - one.start
-            if one.source is not None:
-                one.source.dropped()
+        if one is None:
+            return False
+        self._pieces.remove(one)
+        self._pieces_bytes -= one.stop - one.start
+        if one.source is not None:
+            one.source.dropped()
+        return True
 
     @property
     def feeds(self) -> bool:
@@ -918,13 +920,17 @@ class Sender(Link):
                 self.refusals.update(dict.fromkeys(range(first + at, first + at + n_messages), text))
 
     def take_back(self, before: int) -> None:
-        """Settle the deliveries with ids below `before` that have no outcome, as released."""
+        """Settle the deliveries with ids below `before` that have no outcome, as released. Those that proton does not have
+        completely are aborted: proton would end a settled one as if it were complete, and the peer would take its part for a
+        message."""
         for delivery in [each for each, delivery_id in self._ids.items() if delivery_id < before]:
             del self._ids[delivery]
-            if self._pieces:
-                self._drop_pieces(delivery)
-            lib.pn_delivery_update(delivery, RELEASED)
-            lib.pn_delivery_settle(delivery)
+            if self._pieces and self._drop_pieces(delivery):
+                lib.pn_delivery_abort(delivery)
+            else:
+                lib.pn_delivery_update(delivery, RELEASED)
+                lib.pn_delivery_settle(delivery)
+        self.account.credit = self.credit
 
     def _tell(self) -> None:
         """Pass the last run of outcomes to the account; keep its deliveries if they wait to be settled."""

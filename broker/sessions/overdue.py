@@ -1,10 +1,10 @@
 """Messages that a consumer keeps for too long: they return to their queue, and the link stays.
 
 Life of a deadline: messages are sent to a consumer that must settle them, and `sent` notes the time and the last delivery. When
-the time limit has passed, those of these deliveries that have no outcome are taken back: the consumer gets `released`, the
-delivery counts as failed (for the limit of deliveries and the delay of retries), and other consumers may get the message. A later
-outcome of the consumer is too late and changes nothing. It may have been for a transaction, so no transaction that the consumer's
-connection has open is committed any more.
+the time limit has passed, those of these deliveries that have no outcome are taken back: the consumer gets `released`, or an
+abort if it does not have all of the message, the delivery counts as failed (for the limit of deliveries and the delay of
+retries), and other consumers may get the message. A later outcome of the consumer is too late and changes nothing. It may have
+been for a transaction, so no transaction that the consumer's connection has open is committed any more.
 
 Time is the reactor's, only on the serving broker; a failure is an ordinary COUNT record (docs/adr/0020).
 

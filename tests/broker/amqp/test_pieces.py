@@ -118,6 +118,30 @@ def test_a_peer_that_no_longer_drains_keeps_its_credit() -> None:
     assert link.credit == link.account.credit == 10
 
 
+def test_messages_that_are_taken_back_before_all_of_them_has_gone_out_are_no_messages_for_the_peer() -> None:
+    """Breaks when a consumer that reads slowly gets the beginning of a message as a message, and empty ones after it: proton
+    ends a delivery that is settled as if it were complete."""
+    peer = Proton().open()
+    receiver = peer.receiver(credit=10)
+    link = peer.out("r")
+    for number, data in enumerate((b"whole", LARGE, b"small", b"", LARGE)):
+        link.send_one(data, number)
+    peer.transport.push(b"".join(peer.server.engine.take_output(5000)))
+    list(link.account.take(0, 4))
+    link.take_back(4)
+    peer.settle()
+    found = []
+    while receiver.current and not receiver.current.partial:
+        delivery = receiver.current
+        found.append("aborted" if delivery.aborted else len(receiver.recv(1 << 24)))
+        receiver.advance()
+    assert found == [5, "aborted", len(LARGE)]
+    assert (receiver.credit, link.credit, link.account.credit) == (7, 7, 7), "what has not begun takes no credit"
+    link.send_one(b"next", 5)
+    peer.settle()
+    assert receiver.recv(100) == b"next"
+
+
 def test_a_drain_is_answered_although_the_last_message_is_settled_before_all_of_it_has_gone_out() -> None:
     pair = Pair()
     link = pair.sender()

@@ -211,3 +211,21 @@ def test_a_time_for_consumers_that_cannot_be_is_refused(arguments: dict[str, Any
         status, text, _ = b.client(ADMIN).request("CREATE", "queue", "q", {"arguments": arguments})
         assert status == 400
         assert "x-consumer-timeout" in text
+
+
+def test_a_client_that_does_not_read_in_time_gets_no_part_of_a_message_and_no_empty_one() -> None:
+    """Breaks when messages behind a large one reach their consumer without content, and it takes them for messages."""
+    with bench() as b:
+        filled(b, "x" * 600_000, "two", "three")
+        client = b.client()
+        client.auto_accept = False
+        link = client.receiver("q", credit=0)
+        client.server.pauseProducing()
+        link.flow(10)
+        b.settle()
+        b.pass_time(LATE_S)
+        assert overdue(b) == 3
+        client.server.resumeProducing()
+        b.settle()
+        b.pass_time(1)
+        assert [len(body) for body in client.bodies(link)] == [600_000, 3, 5]
