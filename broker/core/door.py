@@ -139,7 +139,7 @@ class Door:
         self._early_bytes = 0
         self._spoke = False
         self._attached: dict[int, dict[int, int]] = {}
-        """Channel -> handle of each link -> bytes of its attach."""
+        """Channel -> handle of each link that the client has not detached -> bytes that it takes."""
         self._attached_bytes = 0
         self._looks = False
         """Whether the client may be one that sends bundles."""
@@ -472,12 +472,12 @@ class Door:
                 self._attached_bytes -= links.pop(handle, 0)
                 self._bundles.get(channel, {}).pop(handle, None)
                 return
+            nbytes += limits.LINK_BYTES
             links[handle] = links.get(handle, 0) + nbytes
             self._attached_bytes += nbytes
             if self._attached_bytes > limits.ATTACHED_BYTES:
-                raise Refusal(
-                    LIMIT_EXCEEDED, f"the attaches of this connection's links have more than {limits.ATTACHED_BYTES} bytes"
-                )
+                text = f"this connection's links take more than {limits.ATTACHED_BYTES} bytes: detach those that were refused"
+                raise Refusal(LIMIT_EXCEEDED, text)
         elif code == END:
             self._attached_bytes -= sum(self._attached.pop(channel, {}).values())
             self._bundles.pop(channel, None)

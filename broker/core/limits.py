@@ -190,8 +190,12 @@ PERFORMATIVE_MAP_BYTES = 8 * KIB
 MAX_WALK_DEPTH = 64
 """Nesting of lists, maps, arrays and descriptors in a performative: proton decodes them by recursion."""
 
-ATTACHED_BYTES = 8 * MIB
-"""Bytes of the attaches of one connection's open links: their names, addresses, properties and filters are kept in memory."""
+ATTACHED_BYTES = 16 * MIB
+"""Bytes of the attaches of one connection's links that the client has not detached: their names, addresses, properties and
+filters are kept in memory. Each counts with LINK_BYTES more."""
+
+LINK_BYTES = 1536
+"""Bytes that a link takes in memory besides, also if it was refused: proton has it until the client detaches it."""
 
 NAMED_AT_ONCE = 20_000
 """Deliveries that the dispositions of one connection name, before the rest of its input waits for a later turn: proton makes an

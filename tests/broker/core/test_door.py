@@ -254,7 +254,7 @@ def test_frames_may_be_larger_where_larger_ones_are_announced_if_they_carry_mess
 def test_what_links_leave_behind_has_a_bound_and_their_end_gives_it_back() -> None:
     """Names, addresses and properties of a link live as long as it: 8,000 links of 16 KiB would be 128 MiB a connection."""
     link = attach(0, text(12_000))
-    per_session = limits.ATTACHED_BYTES // len(link)
+    per_session = limits.ATTACHED_BYTES // (len(link) + limits.LINK_BYTES)
     knock = admitted()
     for _ in range(per_session + 10):
         knock.say(link, DETACH).passed = b""
@@ -265,7 +265,24 @@ def test_what_links_leave_behind_has_a_bound_and_their_end_gives_it_back() -> No
     for number in range(per_session):
         knock.say(attach(number % 256, text(12_000))).passed = b""
     assert knock.refusal == ""
-    assert knock.say(link).refusal == "amqp:resource-limit-exceeded"
+    assert knock.say(link, link).refusal == "amqp:resource-limit-exceeded"
+
+
+def test_a_link_takes_memory_until_it_is_detached_however_short_its_attach_is() -> None:
+    """Breaks when a client attaches links that are refused and never detaches them: proton keeps 1.5 KB for each, and looks
+    through all of them at the next attach. As many links as a connection may have fit, with names and filters."""
+    knock, most, nbytes = admitted(), limits.ATTACHED_BYTES // limits.LINK_BYTES, 0
+    for number in range(most + 1):
+        knock.say(performative(0x12, b"\xa1\x01l", uint(number), FALSE, channel=number % 50)).passed = b""
+        nbytes += 1
+        if knock.refusal:
+            break
+    assert (knock.refusal, most * 0.98 < nbytes < most) == ("amqp:resource-limit-exceeded", True)
+    assert knock.reason == "this connection's links take more than 16777216 bytes: detach those that were refused"
+    knock = admitted()
+    for number in range(limits.MAX_LINKS_PER_CONNECTION):
+        knock.say(performative(0x12, text(2500), uint(number), FALSE)).passed = b""
+    assert knock.refusal == ""
 
 
 def test_a_handle_that_cannot_be_read_is_left_to_proton() -> None:
