@@ -168,6 +168,11 @@ class Engine:
         self.gathering = Gathering(unfinished)
         self.sent_bytes = 0
         """At least as much as has been given to proton on all links and has not been written."""
+        self.unsettled = 0
+        """Deliveries to the peer, on all links, that proton keeps because they are not settled, or because their link is closed
+        and the peer has not detached it."""
+        self._left: dict[Any, int] = {}
+        """Handle of a link that only this side has closed -> how many of these are on it."""
         self._after_close: dict[Any, int] = {}
         """Handle of a link that only this side has closed -> how much of a session's window has arrived on it since."""
         self.max_message_bytes = limits.MAX_MESSAGE_BYTES
@@ -285,6 +290,7 @@ class Engine:
         self._links.clear()
         self._feeding.clear()
         self._unanswered.clear()
+        self._left.clear()
         lib.pn_transport_unbind(self.transport)
         lib.pn_collector_release(self._collector)
         lib.pn_connection_release(self.connection)
@@ -782,6 +788,7 @@ class Engine:
 
     def _link_gone(self, handle: Any, closed: bool) -> None:
         self._after_close.pop(handle, None)
+        self.unsettled -= self._left.pop(handle, 0)
         link = self._links.pop(handle, None)
         if link is not None:
             link.reason = condition_text(lib.pn_link_remote_condition(handle))
@@ -813,6 +820,9 @@ class Engine:
             self.gathering.finished(link)
         self.listener.on_link_closed(self, link)
         link.open = False
+        if isinstance(link, Sender):
+            self.unsettled -= link.unsettled
+            link.unsettled = 0
 
     def _session_gone(self, session: Any) -> None:
         for handle, link in list(self._links.items()):
@@ -824,6 +834,8 @@ class Engine:
             del self._unanswered[link]
         for handle in [each for each in self._after_close if lib.pn_link_session(each) == session]:
             del self._after_close[handle]
+        for handle in [each for each in self._left if lib.pn_link_session(each) == session]:
+            self.unsettled -= self._left.pop(handle)
         if session in self._early_sessions:
             self._early_sessions.remove(session)
         if self.alive:
@@ -836,6 +848,8 @@ class Engine:
             link.open = False
             if isinstance(link, Receiver):
                 self.gathering.finished(link)
+            elif isinstance(link, Sender) and link.unsettled:
+                self._left[link.handle] = link.unsettled
 
     @property
     def links(self) -> Iterable[Link]:

@@ -139,6 +139,7 @@ class Owner(Protocol):
     messages_in: int
     messages_out: int
     sent_bytes: int
+    unsettled: int
 
     @property
     def links(self) -> Iterable[Link]:
@@ -593,10 +594,13 @@ class Sender(Link):
         "session",
         "tags_sequences",
         "traits_of",
+        "unsettled",
     )
 
     def __init__(self, engine: Owner, handle: Any) -> None:
         super().__init__(engine, handle, True)
+        self.unsettled = 0
+        """Deliveries that are not settled here, and that proton keeps."""
         self.session = lib.pn_link_session(handle)
         self.account = Outgoing()
         self.browses = False
@@ -733,8 +737,16 @@ class Sender(Link):
                 ids[delivery] = delivery_id
             here = after
         self._next_tag = number
+        if not presettled:
+            self._keeps(stop - start)
         if self._pieces:
             self.engine.feed_later(self)
+
+    def _keeps(self, count: int) -> None:
+        """Proton keeps so many more deliveries until they are settled."""
+        if self.open:
+            self.unsettled += count
+            self.engine.unsettled += count
 
     def _send_packs(self, data: bytes, offsets: Sequence[int], start: int, stop: int, sequence: int, base: int) -> None:
         """Send messages on a packed link, unsettled."""
@@ -756,6 +768,7 @@ class Sender(Link):
                 scratch.wide_bytes[0:size] = tags[at - start]
             delivery = lib.pn_delivery(self.handle, tag)
             self._ids[delivery] = delivery_id
+            self._keeps(1)
             if end - at > 1:
                 self._counts[delivery] = end - at
             if after - here > limits.PIECE_BYTES or self._pieces:
@@ -824,6 +837,7 @@ class Sender(Link):
         delivery = lib.pn_delivery(self.handle, tag)
         if not presettled:
             self._ids[delivery] = delivery_id
+            self._keeps(1)
         self._pieces.append(_Pieces(delivery, b"", 0, 0, presettled, source))
         if self.packed:
             self.account.credit = self.credit
@@ -842,6 +856,7 @@ class Sender(Link):
         delivery_id = self._ids.pop(one.delivery, None)
         if delivery_id is not None:
             self.account.take(delivery_id, 1)
+            self._keeps(-1)
         lib.pn_delivery_abort(one.delivery)
         self.account.credit = self.credit
         return True
@@ -913,6 +928,7 @@ class Sender(Link):
         if self._pieces:
             self._drop_pieces(delivery)
         lib.pn_delivery_settle(delivery)
+        self._keeps(-1)
         self._tell()
         for at, n_messages, outcome, text in found:
             self.account.came(first + at, n_messages, outcome, True)
@@ -925,6 +941,7 @@ class Sender(Link):
         message."""
         for delivery in [each for each, delivery_id in self._ids.items() if delivery_id < before]:
             del self._ids[delivery]
+            self._keeps(-1)
             if self._pieces and self._drop_pieces(delivery):
                 lib.pn_delivery_abort(delivery)
             else:
@@ -938,6 +955,8 @@ class Sender(Link):
         if count:
             self.account.came(first, count, self._outcome, self._settled)
             self._first_id = self._next_id
+            if self._settled:
+                self._keeps(-count)
             if self._waiting:
                 self._told[first] = self._waiting
                 self._waiting = []
@@ -990,6 +1009,7 @@ class Sender(Link):
             told += self._told.pop(first + len(told))
         if count < len(told):
             self._told[first + count] = told[count:]
+        self._keeps(-min(count, len(told)))
         update, settle = lib.pn_delivery_update, lib.pn_delivery_settle
         for delivery in told[:count]:
             if self._pieces:

@@ -270,6 +270,7 @@ class RouteLink:
     `broker.sessions.attach.Output` of its producer, and the ledger calls it for accepted messages."""
 
     is_stuffed = False
+    unsettled_left = 0
     unread_s = 0.0
     is_lost = False
     number = 0
@@ -393,6 +394,9 @@ class RouteLink:
         self._means.logs.inflow.brought(self._client.wire, parts=True)
 
     def choke(self) -> None:
+        """Nothing goes out here."""
+
+    def await_outcomes(self) -> None:
         """Nothing goes out here."""
 
     def turn_out(self, condition: Condition) -> None:

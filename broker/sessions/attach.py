@@ -54,6 +54,13 @@ class Output(Protocol):
         """Too much output waits: let every link end `resume` when that has gone."""
 
     @property
+    def unsettled_left(self) -> int:
+        """How many more deliveries to its peer may be unsettled, on all of its links."""
+
+    def await_outcomes(self) -> None:
+        """Too many are: let every link end `resume` when some of them are settled."""
+
+    @property
     def is_stuffed(self) -> bool:
         """Whether as much waits for its peer to read as may wait on all of its links."""
 

@@ -97,6 +97,15 @@ class ClientSession:
         self._connection.choked = True
 
     @property
+    def unsettled_left(self) -> int:
+        """How many more deliveries to the client may be unsettled, on all links."""
+        return limits.MAX_UNSETTLED_PER_CONNECTION - self._connection.engine.unsettled
+
+    def await_outcomes(self) -> None:
+        """Let the link ends `resume` when some deliveries are settled."""
+        self._connection.loaded = True
+
+    @property
     def now_s(self) -> float:
         """The reactor's time."""
         return self._connection.now_s

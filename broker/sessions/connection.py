@@ -188,6 +188,8 @@ class Connection(TwistedProtocol):
         """Whether its Open is kept until the broker is active."""
         self.choked = False
         """Whether its session waits for output to leave."""
+        self.loaded = False
+        """Whether its session waits until fewer deliveries are unsettled."""
         self.since = clock.seconds()
         self.heard = self.since
         self._paused = False
@@ -398,8 +400,10 @@ class Connection(TwistedProtocol):
         engine.recount_sent()
         if engine.finished and not self._gone:
             self._end()
-        elif self.choked and wrote and not self._paused:
-            self.choked = False
+        elif not self._paused and (
+            (self.choked and wrote) or (self.loaded and engine.unsettled < limits.MAX_UNSETTLED_PER_CONNECTION)
+        ):
+            self.choked = self.loaded = False
             self.session.resume()
 
     def _end(self) -> None:

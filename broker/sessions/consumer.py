@@ -8,8 +8,8 @@ messages. A browsing subscription does not acquire messages.
 
 Invariants: `accepted` is confirmed only when the dequeue is committed; `modified` is confirmed only when the count, the delay and
 the annotations are committed, unless the message becomes a dead letter; `rejected` is confirmed at once; the number of unsettled
-messages of a link is limited by the client's credit and by `limits.MAX_UNSETTLED_PER_LINK`; while a large message is being sent,
-its link sends no other message.
+messages of a link is limited by the client's credit and by `limits.MAX_UNSETTLED_PER_LINK`, and that of all deliveries of a
+connection by `limits.MAX_UNSETTLED_PER_CONNECTION`; while a large message is being sent, its link sends no other message.
 """
 
 from __future__ import annotations
@@ -167,6 +167,10 @@ class Subscription(LinkEnd):
         ):
             session.choke()
             return 0
+        if room and not self.presettled and session.unsettled_left < room:
+            room = max(session.unsettled_left, 0)
+            if not room:
+                session.await_outcomes()
         return room
 
     def gives_back(self, room: int) -> bool:
@@ -174,7 +178,9 @@ class Subscription(LinkEnd):
         holds as many as it may and must settle some."""
         if room:
             return not self.unfinished
-        return self.link.account.is_full and self.link.account.credit > 0 and self._large is None
+        account = self.link.account
+        is_full = account.is_full or (not self.presettled and self.session.unsettled_left <= 0)
+        return is_full and account.credit > 0 and self._large is None
 
     @property
     def outstanding(self) -> int:

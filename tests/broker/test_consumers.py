@@ -166,6 +166,41 @@ def test_a_consumer_that_holds_as_many_as_may_be_unsettled_gets_the_next_for_eac
             assert client.bodies(consumer) == list(range(5 + number))
 
 
+def test_all_links_of_a_connection_hold_so_many_messages_and_go_on_when_some_are_settled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Breaks when browsing links that never settle take memory without end: 4,096 links with 5,000 messages are 15 GB."""
+    monkeypatch.setattr(limits, "MAX_UNSETTLED_PER_CONNECTION", 100)
+    with bench() as b:
+        b.queue("q")
+        other = b.client()
+        other.send(other.sender("q"), *range(20))
+        client = b.client()
+        client.auto_accept = False
+        links = [client.receiver("q", credit=30, browse=True) for _ in range(30)]
+
+        def held() -> int:
+            return sum(len(client.received[link.name]) for link in links)
+
+        engine = client.server.engine
+        assert (held(), engine.unsettled) == (100, 100)
+        late = other.receiver("q", browse=True, credit=30)
+        assert len(other.received[late.name]) == 20, "it is another connection"
+        for delivery, _ in list(client.received[links[0].name][:7]):
+            client.give(delivery, proton.Delivery.ACCEPTED)
+        assert (held(), engine.unsettled) == (107, 100)
+        links[1].close()
+        b.settle()
+        assert (held(), engine.unsettled) == (127, 100)
+        links[-1].drain(0)
+        b.settle()
+        assert links[-1].credit == 0, "a drain is answered"
+        for link in links:
+            link.close()
+        b.settle()
+        assert engine.unsettled == 0
+
+
 @pytest.mark.parametrize("size", [1, limits.PIECE_BYTES + 1, limits.LARGE_PARTS * limits.PART_BYTES + 1])
 def test_a_consumer_that_drains_and_holds_as_many_as_may_be_unsettled_gets_its_credit_back(
     size: int, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,7 @@ from broker.amqp.links import Condition, Receiver, Sender
 from broker.core import limits
 from broker.core.filters import Filter
 from broker.core.links import ACCEPTED, FAILED, MODIFIED, REJECTED, RELEASED, UNDELIVERABLE
-from tests.broker.amqp.pairs import Proton
+from tests.broker.amqp.pairs import Pair, Proton
 
 
 def test_outcomes_come_by_the_batch_with_the_sequences_that_were_given() -> None:
@@ -352,3 +352,45 @@ def test_tags_are_text_and_do_not_repeat() -> None:
         tags.append(delivery.tag)
         link.advance()
     assert len(set(tags)) == 300
+
+
+@pytest.mark.parametrize("end", ["settled", "two steps", "taken back", "detached", "session", "closed here"])
+def test_an_engine_knows_how_many_deliveries_are_kept_until_they_are_settled_or_their_link_is_gone(end: str) -> None:
+    """Breaks when the number is wrong that limits them: a connection gets nothing more, or there is no limit."""
+    peer = Proton().open()
+    receiver = peer.receiver(credit=50)
+    engine, link = peer.server.engine, peer.out("r")
+    for number in range(10):
+        link.send_one(b"x" * (limits.PIECE_BYTES + 1 if number == 9 else 1), number)
+    link.send_one(b"settled", 10, True)
+    assert engine.unsettled == 10
+    peer.settle()
+    if end == "closed here":
+        link.close()
+        assert engine.unsettled == 10, "proton keeps them until the peer has answered"
+        peer.settle()
+        receiver.close()
+    elif end == "detached":
+        receiver.close()
+    elif end == "session":
+        peer.session.close()
+    elif end == "taken back":
+        link.take_back(10)
+    else:
+        while receiver.current:
+            delivery = receiver.current
+            receiver.recv(1 << 20)
+            receiver.advance()
+            delivery.update(proton.Delivery.ACCEPTED)
+            if end == "settled":
+                delivery.settle()
+    peer.settle()
+    assert engine.unsettled == 0
+
+
+def test_a_pack_is_one_delivery_that_is_kept() -> None:
+    pair = Pair()
+    link = pair.sender()
+    link.tags_sequences = link.packed = True
+    link.send(b"x" * 70, range(71), 0, 70, 0, False)
+    assert pair.client.engine.unsettled == 2
