@@ -429,8 +429,8 @@ class Operation:
 class Places(Protocol):
     """The queues of a serving broker."""
 
-    def named(self, address: str) -> Place | None:
-        """The queue of that name."""
+    def at(self, node: QueueNode) -> Place:
+        """This queue, as operations need it."""
 
 
 class Bulk:
@@ -445,9 +445,10 @@ class Bulk:
 
     def start(self, name: str, operation: str, body: Mapping[str, Any], done: Callable[[Result], None]) -> None:
         """Start an operation on the queue of this name; `done` gets the result later. Refused."""
-        place = self._places.named(name)
-        if place is None:
+        node = self._logs.nodes.queues.get(name)  # no address: the access rules were asked about the queue of exactly this name
+        if node is None:
             raise Refused(404, f"there is no queue named {name!r}")
+        place = self._places.at(node)
         messages = place.node.messages
         if not place.ledger.serving or messages is None:
             where = f"; send it to the primary, {self._logs.primary}" if self._logs.primary else ""

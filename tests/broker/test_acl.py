@@ -400,6 +400,24 @@ def test_an_administrator_s_connection_needs_to_be_allowed_a_look_at_the_cluster
         assert ops.request("QUERY", "broker")[0] == 200
 
 
+@pytest.mark.parametrize("operation, body", [("PURGE", {}), ("MOVE", {"to": "mine"}), ("REROUTE", {"exchange": "amq.fanout"})])
+def test_an_address_of_a_queue_does_not_pass_a_rule_that_denies_to_purge_or_move_the_queue(
+    operation: str, body: dict[str, Any]
+) -> None:
+    """Breaks when rules are asked about the text of the request, and the messages of the queue that it is an address of leave."""
+    with bench() as b:
+        for name in ("secret", "mine"):
+            b.queue(name)
+        b.client().request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": "mine", "key": ""})
+        enforce(b, f"acl deny all {operation.lower()} queue name=secret\nacl allow all all")
+        eve = as_user(b, "eve")
+        eve.send(eve.sender("secret"), "a", "b")
+        assert eve.request(operation, "queue", "secret", body)[0] == 403
+        for address in ("/queues/secret", "/queues/%73ecret"):
+            assert eve.request(operation, "queue", address, body)[0] == 404
+        assert (b.depth("secret"), b.depth("mine")) == (2, 0)
+
+
 def test_an_answer_goes_to_no_queue_to_which_its_asker_may_not_send(log: list[str]) -> None:
     with bench() as b:
         b.queue("answers")

@@ -383,6 +383,8 @@ def test_a_queue_that_is_deleted_meanwhile_ends_it() -> None:
         ("MOVE", "q", {"to": "none"}, 404, "there is no queue named 'none'"),
         ("REROUTE", "q", {}, 409, "has no alternate exchange"),
         ("REROUTE", "q", {"exchange": "none"}, 404, "there is no exchange named 'none'"),
+        ("PURGE", "/queues/q", {}, 404, "there is no queue named '/queues/q'"),
+        ("MOVE", "/queues/q", {"to": "other"}, 404, "there is no queue named '/queues/q'"),
         ("SHUFFLE", "q", {}, 501, ""),
     ],
 )
