@@ -3,14 +3,14 @@
 Life of an operation: management starts it (`Bulk.start`) with the queue, the number of messages, and a filter. It walks through
 the existing messages (broker.core.queues.picking), a few in each turn of the reactor, within the share for searches. Messages
 that it takes are claimed, so that no consumer gets them. They leave in one batch of the log, together with their copies. The
-operation ends when all messages were examined, when enough were taken, when a target queue is full, or after `limits.BULK_S`.
-When everything is committed, the caller gets the count, and the place where the next request continues if there are more
-messages. When this broker stops serving, the operation ends without an answer.
+operation ends when all messages were examined, when enough were taken, when a target queue is full or goes, or after
+`limits.BULK_S`. When everything is committed, the caller gets the count, and the place where the next request continues if there
+are more messages. When this broker stops serving, the operation ends without an answer.
 
 Some messages are left where they are: those that a consumer has, and dead letters that are being moved. When messages are put
-somewhere, these are left too: messages that cannot be read, that no queue accepts, that would go into another log, large ones
-that would go to a queue of groups, and those that the target queue has as duplicates. A message keeps its times: when it expires,
-and when it may first be delivered. Its failed deliveries are counted from zero.
+somewhere, these are left too: messages that cannot be read, that no queue accepts, that would go into another log or to a queue
+that is being deleted, large ones that would go to a queue of groups, and those that the target queue has as duplicates. A message
+keeps its times: when it expires, and when it may first be delivered. Its failed deliveries are counted from zero.
 
 Invariants: the dequeue of a message and its copies are in one batch, so that after a failover it is either in the old place or in
 the new one; a queue has one operation at a time; an operation has at most `_IN_FLIGHT` uncommitted steps, each of
@@ -380,6 +380,8 @@ class Operation:
         for queue in routed.queues:
             if queue.messages is None or logs.ledger_of(queue) is not ledger:
                 return _NOWHERE
+            if queue is not to and logs.nodes.is_going(queue.uuid):
+                return _NOWHERE
             if large and queue.asked.get(GROUP_KEY):
                 return _NOWHERE
             if queue.detects_duplicates:
@@ -393,6 +395,8 @@ class Operation:
         logs, ledger, to = self._logs, self._place.ledger, self._asked.to
         if isinstance(to, QueueNode) and logs.nodes.queue_by_uuid(to.uuid) is None:
             return f"queue {to.name!r} was deleted"
+        if isinstance(to, QueueNode) and logs.nodes.is_going(to.uuid):
+            return f"queue {to.name!r} is being deleted"
         for queue in queues:
             put = puts.get(queue)
             count, before = (1, 0) if put is None else (len(put.messages) + 1, put.nbytes)

@@ -12,7 +12,7 @@ be put anywhere at the moment; when one is sent, it is withdrawn (`withdraw`), s
 committed; a message that cannot be read stays on its queue, and is not counted; what is kept or stays holds no group of messages;
 no message leaves its queue before its copies are safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`, and one
 second tries at most so many of those that are kept; while a log has `limits.LETTERS_INFLOW_BYTES` of letters to commit, none is
-sent and no body is read for one.
+sent and no body is read for one; nor while a queue that the next one goes to is being deleted, because it would be lost there.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class DeadLetters:
         self._retries = False
         """Whether it is scheduled to try those again."""
         self._stands = False
-        """Whether none is sent until a log has committed some of the letters of all queues."""
+        """Whether none is sent until a log has committed some of the letters of all queues, or the end of a queue."""
         self._told: set[int] = set()
         """The large messages that cannot leave and are already reported in the log file."""
 
@@ -231,7 +231,7 @@ class DeadLetters:
         )
 
     def _send(self, messages: Messages, sequence: int, reason: str) -> bool | None:
-        """Send one on: whether any queue has it now, None when its body must be read first, or earlier ones be committed.
+        """Send one on: whether any queue has it now, None when its body must be read first, or something else be committed.
         Unplaced, _Kept, _Unreadable: it stays where it is."""
         origin = self._origin
         if not origin.node.definition.alternate:
@@ -266,17 +266,27 @@ class DeadLetters:
                     break
         return self._stands
 
+    def _cannot_go_to(self, queues: list[QueueNode]) -> bool:
+        """Whether one of these queues is being deleted. Then the queue is dispatched again when that is committed."""
+        going = next((queue for queue in queues if self._logs.nodes.is_going(queue.uuid)), None)
+        if going is not None:
+            self._stands = True
+            self._logs.ledgers[going.log].when_committed(self._go_on)
+        return self._stands
+
     def _go_on(self) -> None:
         self._stands = False
         self._origin.dispatch_soon()
 
-    def _send_small(self, data: bytes, reason: str, take_off: Callable[[], None]) -> bool:
+    def _send_small(self, data: bytes, reason: str, take_off: Callable[[], None]) -> bool | None:
         """Send a message to the queues that want it; `take_off` is called when it is safe there. Limits of those queues do not
-        hold it back: it is on this broker already."""
+        hold it back: it is on this broker already. None: it must wait."""
         node, own, logs = self._origin.node, self._origin.ledger, self._logs
         routed = self._alternates(data)
         queues = routed.queues
         check_places(queues)
+        if self._cannot_go_to(queues):
+            return None
         self._count_at_exchange(routed)
         letter = letters.letter(data, node.name, node.definition.alternate, reason) if queues else data
         others = dict.fromkeys(logs.ledger_of(queue) for queue in queues if logs.ledger_of(queue) is not own)
@@ -345,8 +355,8 @@ class DeadLetters:
             self._origin.unreadable.add(sequence)
         self._origin.dispatch_soon()
 
-    def _send_large(self, messages: Messages, sequence: int, manifest: Manifest, head: bytes) -> bool:
-        """Send a large message on: the queues there refer to the same parts.
+    def _send_large(self, messages: Messages, sequence: int, manifest: Manifest, head: bytes) -> bool | None:
+        """Send a large message on: the queues there refer to the same parts. None: it must wait.
 
         Unplaced, when one of them is in another log, which does not have the parts, has groups of messages, or has no place for
         it yet.
@@ -359,6 +369,8 @@ class DeadLetters:
             self._stays(sequence, "a queue of another log")
         if any(queue.asked.get(GROUP_KEY) for queue in queues):
             self._stays(sequence, "a queue with groups of messages")
+        if self._cannot_go_to(queues):
+            return None
         self._count_at_exchange(routed)
         lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
         with ledger.one_batch(0):

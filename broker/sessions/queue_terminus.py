@@ -25,7 +25,7 @@ from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
 from broker.core.commands import NOTES_SINCE, TIMES_SINCE
 from broker.core.links import FAILED, REJECTED, UNDELIVERABLE
-from broker.core.nodes import QueueNode, Routed
+from broker.core.nodes import QueueNode, Routed, Unplaced
 from broker.core.notes import waits_until
 from broker.core.parts import Manifest
 from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, SINGLE_ACTIVE, consumer_ms_of
@@ -176,9 +176,12 @@ class QueueTerminus:
         routing.put(self._queues.logs, Routed([self.node]), producer, delivery_id, data)
 
     def destinations(self, producer: Producer, data: bytes) -> Routed:
-        """The queue itself, while it exists. LookupError."""
-        if self._queues.logs.nodes.queue_by_uuid(self.node.uuid) is None:
+        """The queue itself, while it exists. LookupError; Unplaced, while it is being deleted."""
+        nodes = self._queues.logs.nodes
+        if nodes.queue_by_uuid(self.node.uuid) is None:
             raise LookupError(f"queue {self.node.name!r} was deleted")
+        if nodes.is_going(self.node.uuid):
+            raise Unplaced
         return Routed([self.node])
 
     def begin(self, producer: Producer, head: bytes) -> Upload:

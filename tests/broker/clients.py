@@ -418,6 +418,21 @@ class Bench:
     def depth(self, name: str) -> int:
         return self.broker.nodes.queues[name].depth
 
+    def begin_deletion(self, name: str, **body: Any) -> None:
+        """Let the end of a queue be proposed, and nothing be committed until `commit_all`."""
+        client = self.client(ADMIN)
+        reply, link = client.receiver(None, dynamic=True), client.sender("$management")
+        self.lead.automatic = False
+        client.send_encoded(link, request("DELETE", "queue", name, reply.remote_source.address, body=body))
+        assert self.broker.nodes.is_going(self.broker.nodes.queues[name].uuid)
+
+    def commit_all(self) -> None:
+        """Commit what waits, batch by batch, and from now on everything."""
+        while self.lead.waiting:
+            self.lead.commit(1)
+            self.settle()
+        self.lead.automatic = True
+
     def settle(self) -> None:
         """Let everything happen that happens without the passing of noticeable time."""
         for _ in range(2_000):

@@ -12,6 +12,8 @@ from broker.core.nodes import LOCAL
 from broker.core.records import Batch, Kind
 from tests.broker.clients import Bench, Client, bench, creating
 
+LARGE = limits.LARGE_PARTS * 16 * 1024 + 1
+
 
 def letters_of(b: Bench, queue: str = "q", arguments: dict[str, Any] | None = None, **attributes: Any) -> None:
     """A queue whose dead letters go to the queue "dead"."""
@@ -543,3 +545,23 @@ def test_a_limit_that_is_raised_or_removed_keeps_the_messages_that_have_not_left
         other = client.receiver("q")
         b.settle()
         assert client.bodies(other) == list(range(limits.MAX_TURN_LETTERS, some))
+
+
+@pytest.mark.parametrize("nbytes", [1, LARGE])
+@pytest.mark.parametrize("body", [{}, {"ifEmpty": True}])
+def test_a_dead_letter_waits_while_a_queue_for_it_is_being_deleted(body: dict[str, Any], nbytes: int) -> None:
+    """Breaks when it is put behind the end of that queue: it is lost then, and counted as one that a queue has taken."""
+    with bench(part_bytes=16 * 1024) as b:
+        letters_of(b)
+        client = b.client()
+        client.auto_accept = False
+        client.send(client.sender("q"), bytes(nbytes))
+        receiver = client.receiver("q", credit=10)
+        b.begin_deletion("dead", **body)
+        client.give(client.received[receiver.name][-1][0], proton.Delivery.REJECTED)
+        b.pass_time(0.1, 0.05)
+        assert figures(b) == (0, 0, 0, 0)
+        b.commit_all()
+        b.pass_time(0.1, 0.05)
+        assert (b.depth("q"), figures(b)) == (0, (1, 0, 0, 1))
+        assert len(client.received[receiver.name]) == 1, "it has not come to its consumer again"

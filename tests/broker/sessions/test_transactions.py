@@ -547,3 +547,19 @@ def test_a_transaction_without_work_is_discharged_at_once(bench: Bench) -> None:
     before = len(bench.lead.committed)
     assert one.discharge(one.declare()).remote_state == A
     assert len(bench.lead.committed) == before
+
+
+def test_a_transaction_with_a_message_for_a_queue_that_is_being_deleted_is_undone(bench: Bench) -> None:
+    """Breaks when it is committed behind the end of the queue: what it has consumed and what it has sent are lost then."""
+    one = Transactor(bench)
+    one.client.send(one.client.sender("orders"), "in")
+    receiver, bills = one.client.receiver("orders", credit=1), one.client.sender("bills")
+    ((delivery, _),) = one.client.received[receiver.name]
+    txn_id = one.declare()
+    one.give(delivery, txn_id)
+    one.post(bills, txn_id, "out")
+    bench.begin_deletion("bills", ifEmpty=True)
+    asked = one.ask("amqp:discharge:list", [txn_id, False])
+    bench.commit_all()
+    assert refusal(asked)[0] == "amqp:transaction:rollback"
+    assert ("bills" in bench.broker.nodes.queues, bench.depth("orders")) == (False, 1)
