@@ -123,7 +123,10 @@ def plan_queue(
     `with_policy`."""
     attributes = with_policy(nodes, "queue", name, asked, own=own)
     try:
-        return _plan_queue(nodes, name, uuid, attributes, owner)
+        log, command = _plan_queue(nodes, name, uuid, attributes, owner)
+        if not asked.get(policies.AS_IS):
+            _check_reach(nodes, f"queue {name!r}", "queue", log, command.alternate)
+        return log, command
     except Refused as refusal:
         raise _with_blame(nodes, "queue", name, attributes != asked, refusal) from None
 
@@ -138,7 +141,7 @@ def _with_blame(nodes: Nodes, kind: str, name: str, differs: bool, refusal: Refu
     )
 
 
-def _plan_queue(nodes: Nodes, name: str, uuid: str, attributes: dict[str, Any], owner: str) -> tuple[str, Command]:
+def _plan_queue(nodes: Nodes, name: str, uuid: str, attributes: dict[str, Any], owner: str) -> tuple[str, QueueAdd]:
     _check_name("queue", name)
     if name in nodes.queues:
         raise Refused(409, f"a queue named {name!r} exists already")
@@ -251,6 +254,8 @@ def plan_exchange(nodes: Nodes, name: str, uuid: str, asked: dict[str, Any]) -> 
         arguments=arguments,
         alternate=_alternate(nodes, attributes),
     )
+    if not asked.get(policies.AS_IS):
+        _check_reach(nodes, f"exchange {name!r}", "exchange", log, command.alternate)
     return log, command
 
 
@@ -290,6 +295,8 @@ def plan_alteration(nodes: Nodes, kind: str, name: str, attributes: dict[str, An
         arguments, applies = stands.arguments, stands.applies
     if alternate == name and kind == "exchange":
         raise Refused(400, f"exchange {name!r} cannot be its own alternate exchange")
+    if "alternateExchange" in attributes:
+        _check_reach(nodes, f"{kind} {name!r}", kind, node.log, alternate)
     has = nodes.version_of(node.log)
     if max(Alter.SINCE, applies) > has:
         needs = max(Alter.SINCE, applies)
@@ -326,7 +333,7 @@ def plan_policy(nodes: Nodes, kind: str, pattern: str, body: Mapping[str, Any], 
     attributes = {name: value for name, value in attributes.items() if value not in (None, "", False, {})}
     if "replicate" in attributes:
         _level_of(nodes, attributes["replicate"])
-    needs = _needs_of_policy(nodes, what, kind, attributes)
+    needs = _needs_of_policy(nodes, what, log, kind, attributes)
     for attribute, value in attributes.items():
         _check_storable(f"{what}: {attribute!r}", value)
     has = nodes.version_of(log)
@@ -345,13 +352,11 @@ def _policy_to_be(nodes: Nodes, log: str, kind: str, pattern: str) -> PolicyAdd 
     return stands
 
 
-def _needs_of_policy(nodes: Nodes, what: str, kind: str, attributes: dict[str, Any]) -> int:
+def _needs_of_policy(nodes: Nodes, what: str, log: str, kind: str, attributes: dict[str, Any]) -> int:
     """The machine version that these attributes of a policy need; Refused when nothing could be made with them."""
     arguments = attributes.get("arguments", {})
     alternate = _alternate(nodes, attributes)
-    found = nodes.exchanges.get(alternate) if alternate else None
-    if found is not None and nodes.clustered and not found.replicated:
-        raise Refused(409, f"{what}: exchange {alternate!r} is this broker's alone, and the policy is every broker's")
+    _check_reach(nodes, what, "policy", log, alternate)
     if kind == "topic":
         needs = _needs_of_exchange(what, arguments)
         if attributes.get("exchangeType", "topic") not in KINDS:
@@ -472,6 +477,13 @@ def _alternate(nodes: Nodes, attributes: dict[str, Any]) -> str:
         text = f"exchange {alternate!r} is deleted with the link that made it, so it cannot be an alternate exchange"
         raise Refused(409, text)
     return alternate
+
+
+def _check_reach(nodes: Nodes, what: str, kind: str, log: str, alternate: str) -> None:
+    """Refused, when something in the cluster's log is to have an alternate exchange that only this broker has: the next primary
+    would have nowhere to send its messages to. What a drain creates as it is on the source may have one, as it had there."""
+    if log == CLUSTER and alternate and not nodes.exchanges[alternate].replicated:
+        raise Refused(409, f"{what}: exchange {alternate!r} is this broker's alone, and the {kind} is every broker's")
 
 
 def _names_as_alternate(command: Command, exchange: str) -> bool:

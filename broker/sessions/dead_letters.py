@@ -4,8 +4,9 @@ Life of a dead letter: a consumer has rejected a message, its deliveries have fa
 here. When its body is in memory, the queue's alternate exchange routes it, with its subject as the key. A copy with the reason
 (broker.core.letters) is put on each queue. The message leaves its own queue in the same batch if both queues are in one log,
 otherwise when the copies are committed. If no queue accepts it, it is removed for good, and counted. If its subject is no text,
-it goes where a message without a subject goes; if no queue accepts that, or a headers exchange cannot read what it compares, it
-is kept, and tried again. A large message is passed on with the same parts, so its copy does not contain the reason.
+it goes where a message without a subject goes; if no queue accepts that, a headers exchange cannot read what it compares, or
+this broker does not have the alternate exchange, it is kept, and tried again. A large message is passed on with the same parts,
+so its copy does not contain the reason.
 
 Invariants: messages that wait here are not delivered; they leave in the order in which they were added, except those that cannot
 be put anywhere at the moment; when one is sent, it is withdrawn (`withdraw`), so that nothing else is done with it until that is
@@ -81,13 +82,25 @@ class _Unreadable(Exception):
 
 
 class _Kept(Exception):
-    """No queue takes the message, but one might if its content could be read."""
+    """No queue takes the message now, and one might later: its content cannot be read, or its alternate exchange is not here."""
 
 
 class DeadLetters:
     """See the module."""
 
-    __slots__ = ("_heads", "_kept", "_later", "_logs", "_origin", "_retries", "_schedule", "_stands", "_told", "waiting")
+    __slots__ = (
+        "_heads",
+        "_kept",
+        "_later",
+        "_logs",
+        "_origin",
+        "_retries",
+        "_schedule",
+        "_stands",
+        "_told",
+        "_told_of_none",
+        "waiting",
+    )
 
     def __init__(self, origin: Origin, logs: Logs, schedule: Schedule) -> None:
         self.waiting: dict[int, str] = {}
@@ -100,13 +113,15 @@ class DeadLetters:
         self._later: dict[int, str] = {}
         """Those that have no place to go to, and are tried again."""
         self._kept: dict[int, str] = {}
-        """Those that no queue takes, and whose content cannot be read: they are tried again in turn, some at a time."""
+        """Those that no queue takes now, and one might later: they are tried again in turn, some at a time."""
         self._retries = False
         """Whether it is scheduled to try those again."""
         self._stands = False
         """Whether none is sent until a log has committed some of the letters of all queues, or the end of a queue."""
         self._told: set[int] = set()
         """The large messages that cannot leave and are already reported in the log file."""
+        self._told_of_none = False
+        """Whether it is reported there that this broker does not have the alternate exchange."""
 
     def add(self, sequences: Iterable[int], reason: str) -> None:
         """Add messages that must leave. The caller ensures that they are not delivered any more."""
@@ -145,7 +160,7 @@ class DeadLetters:
         self._later.clear()
         self._kept.clear()
         self._told.clear()
-        self._retries = self._stands = False
+        self._retries = self._stands = self._told_of_none = False
         self._schedule.cancel(self._key)
         self._schedule.cancel(self._retry_key)
 
@@ -230,6 +245,13 @@ class DeadLetters:
             limit=node.delivery_limit,
         )
 
+    def _tell_of_none(self) -> None:
+        if not self._told_of_none:
+            self._told_of_none = True
+            node = self._origin.node
+            text = "messages stay on queue {name!r}: its alternate exchange {alternate!r} does not exist on this broker"
+            _log.warn(text, name=node.name, alternate=node.definition.alternate)
+
     def _send(self, messages: Messages, sequence: int, reason: str) -> bool | None:
         """Send one on: whether any queue has it now, None when its body must be read first, or something else be committed.
         Unplaced, _Kept, _Unreadable: it stays where it is."""
@@ -237,6 +259,9 @@ class DeadLetters:
         if not origin.node.definition.alternate:
             origin.ledger.dequeue(messages.number, (sequence,))
             return False
+        if self._exchange is None:
+            self._tell_of_none()
+            raise _Kept
         manifest = messages.large.get(sequence)
         if manifest is not None:
             head = self._head_of(sequence, manifest)
@@ -318,8 +343,7 @@ class DeadLetters:
         """Where the queue's alternate exchange routes a message, but not back to this queue. The exchange does not count it.
         _Kept."""
         node, exchange = self._origin.node, self._exchange
-        if exchange is None:
-            return Routed([])
+        assert exchange is not None, "without one, messages are kept"
         try:
             key, readable = message.subject(data) or "", True
         except message.BadMessage:
@@ -335,8 +359,8 @@ class DeadLetters:
 
     def _count_at_exchange(self, routed: Routed) -> None:
         """A message leaves like this: the alternate exchange counts it, once, however often it had to wait before."""
-        if self._exchange is not None:
-            routing.count(self._exchange, routed)
+        assert self._exchange is not None, "it has routed the message"
+        routing.count(self._exchange, routed)
 
     # ---- large messages
 

@@ -374,7 +374,7 @@ def test_a_rejected_message_goes_to_the_alternate_exchange_by_its_subject(
 ) -> None:
     with bench(clustered=clustered) as b:
         client = b.client()
-        assert client.request("CREATE", "exchange", "dead", {"exchangeType": "direct"})[0] == 201
+        assert client.request("CREATE", "exchange", "dead", {"exchangeType": "direct", "replicate": "all"})[0] == 201
         assert client.request("CREATE", "queue", "morgue", {})[0] == 201
         bind = {"exchange": "dead", "queue": "morgue", "key": "bad"}
         assert client.request("CREATE", "binding", "", bind)[0] == 201

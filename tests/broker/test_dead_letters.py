@@ -6,11 +6,12 @@ from typing import Any
 
 import proton
 import pytest
+from twisted.logger import capturedLogs, eventAsText
 
 from broker.core import limits
 from broker.core.nodes import LOCAL
 from broker.core.records import Batch, Kind
-from tests.broker.clients import Bench, Client, bench, creating
+from tests.broker.clients import ADMIN, Bench, Client, bench, creating
 
 LARGE = limits.LARGE_PARTS * 16 * 1024 + 1
 
@@ -565,3 +566,34 @@ def test_a_dead_letter_waits_while_a_queue_for_it_is_being_deleted(body: dict[st
         b.pass_time(0.1, 0.05)
         assert (b.depth("q"), figures(b)) == (0, (1, 0, 0, 1))
         assert len(client.received[receiver.name]) == 1, "it has not come to its consumer again"
+
+
+@pytest.mark.parametrize("reason", ["rejected", "expired"])
+def test_a_dead_letter_stays_on_a_broker_that_does_not_have_the_alternate_exchange(reason: str) -> None:
+    """Breaks when a queue of the cluster loses its dead letters with a failover, because the exchange was only on one broker."""
+    with bench(clustered=True) as b:
+        b.upgraded()
+        b.client(ADMIN).request("CREATE", "exchange", "dlx", {"exchangeType": "fanout", "replicate": "none"})
+        b.queue("q", replicate="all", alternateExchange="dlx", asIs=True)
+        client = b.client()
+        client.send(client.sender("q"), "a", ttl=60_000 if reason == "rejected" else 1)
+        with bench(clustered=True) as other, capturedLogs() as said:
+            b.lead.replayed_into(other.lead)
+            other.lead.become("active")
+            other.pass_time(3)
+            consumer = other.client()
+            consumer.auto_accept = False
+            receiver = consumer.receiver("q", credit=10)
+            for delivery, _ in consumer.received[receiver.name]:
+                consumer.give(delivery, proton.Delivery.REJECTED)
+            other.pass_time(10)
+            assert (other.depth("q"), figures(other)) == (1, (0, 0, 0, 0))
+            assert len(consumer.received[receiver.name]) == (1 if reason == "rejected" else 0)
+            text = "messages stay on queue 'q': its alternate exchange 'dlx' does not exist on this broker"
+            assert [eventAsText(each, includeTimestamp=False, includeSystem=False) for each in said].count(text) == 1
+            admin = other.client(ADMIN)
+            assert admin.request("CREATE", "exchange", "dlx", {"exchangeType": "fanout", "replicate": "all"})[0] == 201
+            other.queue("dead", replicate="all")
+            admin.request("CREATE", "binding", "", {"exchange": "dlx", "queue": "dead", "key": ""})
+            other.pass_time(2)
+            assert (other.depth("q"), other.depth("dead")) == (0, 1)

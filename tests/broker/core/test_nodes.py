@@ -800,3 +800,35 @@ def test_what_can_be_changed_of_a_queue_or_an_exchange_is_in_force_at_once_and_t
     ):
         found = refusal(plan_alteration, two.nodes, kind, name, attributes)
         assert (found[0], word in found[1]) == (status, True), found
+
+
+def test_what_every_broker_has_gets_no_alternate_exchange_that_only_this_broker_has() -> None:
+    """Breaks when the next primary has a queue whose dead letters it can send nowhere."""
+    two = Two()
+    two.apply(CLUSTER, {"op": "machine-version", "needs": 7}, queue("q"), exchange("x"), queue("told", "configuration"))
+    two.apply(LOCAL, exchange("dlx", level="none"), queue("own", "none"))
+    nodes, wish = two.nodes, {"alternateExchange": "dlx"}
+    text = "exchange 'dlx' is this broker's alone, and the {} is every broker's"
+    for level in ("all", "configuration"):
+        asked = wish | {"replicate": level}
+        assert refusal(plan_queue, nodes, "new", "u", asked) == (409, "queue 'new': " + text.format("queue"))
+        assert refusal(plan_exchange, nodes, "new", "u", asked) == (409, "exchange 'new': " + text.format("exchange"))
+        for plan in (plan_queue, plan_exchange):
+            assert plan(nodes, "new", "u", asked | {"asIs": True})[0] == CLUSTER, "a drain creates what there is on its source"
+    for name in ("q", "told"):
+        assert refusal(plan_alteration, nodes, "queue", name, wish) == (409, f"queue {name!r}: " + text.format("queue"))
+    assert refusal(plan_alteration, nodes, "exchange", "x", wish) == (409, "exchange 'x': " + text.format("exchange"))
+    assert refusal(plan_policy, nodes, "queue", "p", wish, there=False) == (409, "queue policy 'p': " + text.format("policy"))
+    for alternate in ("x", "amq.fanout"):
+        assert plan_alteration(nodes, "queue", "q", {"alternateExchange": alternate})[0] == CLUSTER
+    assert plan_alteration(nodes, "queue", "own", wish)[0] == LOCAL
+    assert plan_queue(nodes, "new", "u", wish | {"replicate": "none"})[0] == LOCAL
+
+
+def test_an_alternate_exchange_of_this_broker_alone_from_an_earlier_release_does_not_keep_other_changes_away() -> None:
+    two = Two()
+    two.apply(LOCAL, exchange("dlx", level="none"))
+    two.apply(CLUSTER, {"op": "machine-version", "needs": 7}, queue("q", alternate="dlx"))
+    log, change = plan_alteration(two.nodes, "queue", "q", {"arguments": {"qpid.max_count": 5}})
+    assert isinstance(change, Alter)
+    assert (log, change.alternate) == (CLUSTER, "dlx")
