@@ -13,7 +13,8 @@ be put anywhere at the moment; when one is sent, it is withdrawn (`withdraw`), s
 committed; a message that cannot be read stays on its queue, and is not counted; what is kept or stays holds no group of messages;
 no message leaves its queue before its copies are safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`, and one
 second tries at most so many of those that are kept; while a log has `limits.LETTERS_INFLOW_BYTES` of letters to commit, none is
-sent and no body is read for one; nor while a queue that the next one goes to is being deleted, because it would be lost there.
+sent and no body is read for one; nor while a queue that the next one goes to is being deleted, because it would be lost there, or
+while a disk is nearly full and takes no more messages.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ class DeadLetters:
         self._retries = False
         """Whether it is scheduled to try those again."""
         self._stands = False
-        """Whether none is sent until a log has committed some of the letters of all queues, or the end of a queue."""
+        """Whether none is sent until a log has committed some of the letters of all queues, or the end of a queue, or until it is
+        looked again whether a disk that is nearly full takes one."""
         self._told: set[int] = set()
         """The large messages that cannot leave and are already reported in the log file."""
         self._told_of_none = False
@@ -163,6 +165,7 @@ class DeadLetters:
         self._retries = self._stands = self._told_of_none = False
         self._schedule.cancel(self._key)
         self._schedule.cancel(self._retry_key)
+        self._schedule.cancel(self._stand_key)
 
     @property
     def _key(self) -> tuple[str, str]:
@@ -171,6 +174,10 @@ class DeadLetters:
     @property
     def _retry_key(self) -> tuple[str, str]:
         return "dead letters again", self._origin.node.uuid
+
+    @property
+    def _stand_key(self) -> tuple[str, str]:
+        return "dead letters stand", self._origin.node.uuid
 
     def send(self) -> None:
         """Send them on, in order, as far as their bodies are in memory."""
@@ -291,12 +298,18 @@ class DeadLetters:
                     break
         return self._stands
 
-    def _cannot_go_to(self, queues: list[QueueNode]) -> bool:
-        """Whether one of these queues is being deleted. Then the queue is dispatched again when that is committed."""
-        going = next((queue for queue in queues if self._logs.nodes.is_going(queue.uuid)), None)
+    def _cannot_go_to(self, queues: list[QueueNode], nbytes: int = 0) -> bool:
+        """Whether one of these queues is being deleted, or a disk is nearly full and takes no letter of so many bytes. Then the
+        queue is dispatched again when the deletion is committed, or after a while."""
+        logs, messages = self._logs, self._origin.node.messages
+        going = next((queue for queue in queues if logs.nodes.is_going(queue.uuid)), None)
         if going is not None:
             self._stands = True
-            self._logs.ledgers[going.log].when_committed(self._go_on)
+            logs.ledgers[going.log].when_committed(self._go_on)
+        elif messages is not None and not all(logs.ledger_of(queue).takes(nbytes) for queue in queues):
+            self._stands = True
+            self._schedule.after(self._stand_key, RETRY_S, self._go_on)
+            messages.order.set_aside(self.waiting)
         return self._stands
 
     def _go_on(self) -> None:
@@ -310,10 +323,10 @@ class DeadLetters:
         routed = self._alternates(data)
         queues = routed.queues
         check_places(queues)
-        if self._cannot_go_to(queues):
+        letter = letters.letter(data, node.name, node.definition.alternate, reason) if queues else data
+        if self._cannot_go_to(queues, len(letter)):
             return None
         self._count_at_exchange(routed)
-        letter = letters.letter(data, node.name, node.definition.alternate, reason) if queues else data
         others = dict.fromkeys(logs.ledger_of(queue) for queue in queues if logs.ledger_of(queue) is not own)
         with own.one_batch(len(letter) * len(queues)):
             letter = pass_on(logs, routed, letter)

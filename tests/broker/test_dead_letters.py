@@ -597,3 +597,33 @@ def test_a_dead_letter_stays_on_a_broker_that_does_not_have_the_alternate_exchan
             admin.request("CREATE", "binding", "", {"exchange": "dlx", "queue": "dead", "key": ""})
             other.pass_time(2)
             assert (other.depth("q"), other.depth("dead")) == (0, 1)
+
+
+@pytest.mark.parametrize("reason", ["rejected", "expired"])
+def test_dead_letters_wait_while_the_disk_is_nearly_full_and_consumers_go_on(reason: str) -> None:
+    """Breaks when a backlog that expires is written once more into the space that is kept for what consuming writes."""
+    with bench() as b:
+        letters_of(b, arguments={"x-message-ttl": 60_000, "qpid.group_header_key": "g"})
+        client = b.client()
+        client.auto_accept = False
+        link = client.sender("q")
+        for _ in range(10):
+            client.send(link, *[bytes(1000)] * 40, properties={"g": "one"})
+        b.lead.ledger.on_storage_low("the disk is nearly full", 5_000)
+        before = len(b.lead.committed)
+        if reason == "rejected":
+            receiver = client.receiver("q", credit=10)
+            for delivery, _ in client.received[receiver.name]:
+                client.give(delivery, proton.Delivery.REJECTED)
+        b.pass_time(50 if reason == "rejected" else 70)
+        assert sum(map(len, b.lead.committed[before:])) < 10_000
+        assert b.depth("q") + b.depth("dead") == 400
+        if reason == "rejected":
+            assert len(client.received[receiver.name]) == 10
+            receiver.flow(5)
+            b.settle()
+            assert len(client.received[receiver.name]) == 15, "what must wait holds no group"
+            receiver.close()
+        b.lead.ledger.on_storage_low("")
+        b.pass_time(70)
+        assert (b.depth("q"), b.depth("dead")) == (0, 400)
