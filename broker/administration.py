@@ -407,6 +407,8 @@ class Administration:
     def _deliver(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
         """Messages of a queue that are to wait no longer."""
         queue, asked = self._consumable(rights, request.name), delivering.asked_of(request.body)
+        if not self._logs.serving:
+            raise Refused(409, f"this broker is {self._logs.state}: only the primary delivers messages")
         delivering.deliver(queue, asked, self._later(answer))
 
     def _do_in_bulk(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:

@@ -479,6 +479,8 @@ class Bulk:
             selector = compiled(text) if text and text.strip() else None
         except BadSelector as error:
             raise Refused(400, str(error)) from None
+        if operation == REROUTE and not self._logs.serving:
+            raise Refused(409, f"this broker is {self._logs.state}: only the primary puts messages through an exchange")
         if operation != PURGE and self._logs.closed:
             raise Refused(409, self._logs.redirect().text)
         if operation == PURGE:

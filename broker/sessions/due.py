@@ -56,6 +56,10 @@ class Swept(Protocol):
         """Whether consumers get nothing, because another broker is about to take over."""
 
     @property
+    def serves(self) -> bool:
+        """Whether this broker is the primary: a backup, too, writes to the log that only it has."""
+
+    @property
     def leaves(self) -> bool:
         """Whether a drain takes the messages, with the times at which they expire and the counts of their failures."""
 
@@ -117,7 +121,7 @@ class Due:
         self._armed_ms = 0
         queue, now_ms = self._queue, self._queue.ledger.now_ms
         messages = queue.node.messages
-        if messages is None or not queue.ledger.serving:
+        if messages is None or not (queue.serves and queue.ledger.serving):
             return
         self._swept_ms = now_ms
         if queue.held or len(self._letters.waiting) >= MOST:

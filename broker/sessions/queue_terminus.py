@@ -310,6 +310,11 @@ class QueueTerminus:
         return self._queues.held
 
     @property
+    def serves(self) -> bool:
+        """Whether this broker is the primary: a backup, too, writes to the log that only it has."""
+        return self._queues.logs.serving
+
+    @property
     def leaves(self) -> bool:
         """Whether a drain takes the messages, with the times at which they expire and the counts of their failures."""
         return self._queues.logs.gives_times

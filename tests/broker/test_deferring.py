@@ -9,10 +9,11 @@ import proton
 import pytest
 
 from broker.core import limits
-from broker.core.nodes import CLUSTER
+from broker.core.nodes import CLUSTER, LOCAL
 from broker.sessions.delivering import deliver
-from tests.broker.clients import ADMIN, Bench, Client, bench
+from tests.broker.clients import ADMIN, Bench, Client, bench, request
 from tests.broker.test_acl import rules
+from tests.broker.test_dead_letters import letters_of
 from tests.broker.test_peek import body_of, shown
 
 TIME, DELAY = proton.symbol("x-opt-delivery-time"), proton.symbol("x-opt-delivery-delay")
@@ -219,3 +220,45 @@ def test_a_cluster_with_an_older_member_has_no_messages_that_wait() -> None:
         assert client.bodies(link) == ["a", "a"], "as in the release before"
         status, text, _ = ask(b, 1)
         assert (status, "machine version 5" in text) == (409, True)
+
+
+@pytest.mark.parametrize("operation, body", [("DELIVER", {"sequences": [77]}), ("REROUTE", {"exchange": "amq.fanout"})])
+def test_only_a_primary_delivers_messages_or_puts_them_through_an_exchange(operation: str, body: dict[str, Any]) -> None:
+    with bench(clustered=True) as b:
+        b.upgraded()
+        filled(b, "a", replicate="none")
+        b.queue("other", replicate="none")
+        b.lead.become("ready", "other:5672")
+        b.settle()
+        admin = b.client(ADMIN)
+        status, text, _ = admin.request(operation, "queue", "q", body)
+        assert (status, text.startswith("this broker is ready: only the primary ")) == (409, True), text
+        assert admin.request("MOVE", "queue", "q", {"to": "other"})[2] == {"count": 1, "left": 0}
+        assert admin.request("PURGE", "queue", "other")[2] == {"count": 1, "left": 0}
+
+
+def test_messages_of_this_broker_alone_expire_in_the_next_term_if_a_request_was_committed_between_two() -> None:
+    """Breaks when a backup begins to send an expired message through an exchange: in the next term it would be held by nobody."""
+    with bench(clustered=True) as b:
+        b.upgraded()
+        letters_of(b, replicate="none")
+        client = b.client()
+        client.send(client.sender("q"), "m", ttl=2)
+        client.send(client.sender("q"), "n", annotations={DELAY: 60_000})
+        asker = b.client()
+        reply, sender = asker.receiver(None, dynamic=True), asker.sender("$management")
+        local = b.logs[LOCAL]
+        local.automatic = False
+        asker.send_encoded(sender, request("DELIVER", "queue", "q", reply.remote_source.address, body={"sequences": [2]}))
+        b.pass_time(0.1)
+        assert len(local.waiting) == 1
+        b.lead.become("ready", "other:5672")
+        local.automatic = True
+        local.commit()
+        b.pass_time(5)
+        b.lead.epoch += 1
+        for state in ("recovering", "active"):
+            b.lead.become(state)
+            b.settle()
+        b.pass_time(10)
+        assert (b.depth("q"), b.depth("dead")) == (1, 1)
