@@ -6,7 +6,7 @@ here. When its body is in memory, the queue's alternate exchange routes it, with
 otherwise when the copies are committed. If no queue accepts it, it is removed for good, and counted. If its subject is no text,
 it goes where a message without a subject goes; if no queue accepts that, a headers exchange cannot read what it compares, or
 this broker does not have the alternate exchange, it is kept, and tried again. A large message is passed on with the same parts,
-so its copy does not contain the reason.
+so its copy does not contain the reason; one that would go to another log or to a queue with groups is kept as well.
 
 Invariants: messages that wait here are not delivered; they leave in the order in which they were added, except those that cannot
 be put anywhere at the moment; when one is sent, it is withdrawn (`withdraw`), so that nothing else is done with it until that is
@@ -83,7 +83,8 @@ class _Unreadable(Exception):
 
 
 class _Kept(Exception):
-    """No queue takes the message now, and one might later: its content cannot be read, or its alternate exchange is not here."""
+    """The message cannot leave until somebody changes something: its content cannot be read, its alternate exchange is not here,
+    or no queue there takes large messages."""
 
 
 class DeadLetters:
@@ -114,7 +115,7 @@ class DeadLetters:
         self._later: dict[int, str] = {}
         """Those that have no place to go to, and are tried again."""
         self._kept: dict[int, str] = {}
-        """Those that no queue takes now, and one might later: they are tried again in turn, some at a time."""
+        """Those that cannot leave until somebody changes something: they are tried again in turn, some at a time."""
         self._retries = False
         """Whether it is scheduled to try those again."""
         self._stands = False
@@ -395,8 +396,8 @@ class DeadLetters:
     def _send_large(self, messages: Messages, sequence: int, manifest: Manifest, head: bytes) -> bool | None:
         """Send a large message on: the queues there refer to the same parts. None: it must wait.
 
-        Unplaced, when one of them is in another log, which does not have the parts, has groups of messages, or has no place for
-        it yet.
+        _Kept, when one of them is in another log, which does not have the parts, or has groups of messages; Unplaced, when it has
+        no place for it yet.
         """
         ledger = self._origin.ledger
         routed = self._alternates(head)
@@ -418,9 +419,9 @@ class DeadLetters:
         return bool(queues)
 
     def _stays(self, sequence: int, where: str) -> NoReturn:
-        """This large message cannot go where the alternate exchange leads. Unplaced."""
+        """This large message cannot go where the alternate exchange leads, unless somebody changes that. _Kept."""
         if sequence not in self._told:
             self._told.add(sequence)
             text = "a large message stays on queue {name!r}: its alternate exchange leads to {where}"
             _log.warn(text, name=self._origin.node.name, where=where)
-        raise Unplaced
+        raise _Kept

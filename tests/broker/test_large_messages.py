@@ -573,6 +573,24 @@ def test_a_rejected_large_message_for_a_queue_of_groups_stays() -> None:
         assert (b.depth("q"), b.depth("dead")) == (1, 1)
 
 
+def test_a_rejected_large_message_that_cannot_leave_does_not_come_to_its_consumer_again() -> None:
+    """Breaks when a consumer that rejects it gets it in a loop, as fast as the network carries it, and nothing counts that."""
+    with bench(part_bytes=PART) as b:
+        alternate(b, arguments={"qpid.group_header_key": "g"})
+        client = b.client()
+        client.auto_accept = False
+        client.send(client.sender("q"), LARGE)
+        receiver = client.receiver("q", credit=1000)
+        client.give(client.received[receiver.name][0][0], proton.Delivery.REJECTED)
+        b.pass_time(5)
+        client.send(client.sender("q"), b"two")
+        assert client.bodies(receiver)[1:] == [b"two"], "it is in nobody's way"
+        assert (b.depth("q"), b.depth("dead")) == (2, 0)
+        assert client.request("UPDATE", "queue", "q", {"alternateExchange": ""})[0] == 200
+        b.pass_time(2)
+        assert b.depth("q") == 1
+
+
 def test_a_rejected_large_message_whose_head_cannot_be_read_stays() -> None:
     with bench(part_bytes=PART) as b:
         alternate(b)
