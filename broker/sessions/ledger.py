@@ -478,7 +478,11 @@ class Ledger:
 
     @contextmanager
     def one_batch(self, nbytes: int) -> Iterator[None]:
-        """Everything that is put within this context, messages of `nbytes` bytes, goes into one batch, whatever its size."""
+        """Everything that is put within this context, messages of `nbytes` bytes, goes into one batch, whatever its size. Within
+        another one: into that one's batch."""
+        if self._whole:
+            yield
+            return
         before = self._builder.nbytes
         if self._builder.has_large or (before and before + nbytes > self._pace.batch_bytes):
             self._cut()

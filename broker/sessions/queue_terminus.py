@@ -352,6 +352,13 @@ class QueueTerminus:
 
     def settle(self, sequences: list[int], outcome: int, notes: Mapping[int, bytes] = NO_NOTES) -> None:
         """These acquired messages have this outcome, which is not `accepted`, and some of them come with annotations."""
+        if notes:
+            with self.ledger.one_batch(sum(map(len, notes.values()))):
+                self._settle(sequences, outcome, notes)
+        else:
+            self._settle(sequences, outcome, notes)
+
+    def _settle(self, sequences: list[int], outcome: int, notes: Mapping[int, bytes]) -> None:
         noted = bool(notes) and self._note(notes)  # the next consumer must get the message with its annotations
         if outcome == REJECTED or outcome & UNDELIVERABLE:
             if noted:
@@ -369,8 +376,8 @@ class QueueTerminus:
 
     def _when_committed(self, sequences: list[int], then: Callable[[list[int]], None]) -> None:
         """Let these acquired messages return by `then` when everything that was put so far is committed, in the same step: no
-        other code sees them with their new counts and times, but still acquired. Until then, nothing that must come after them
-        is given out."""
+        other code sees them with their new counts and times, but still acquired, because these are in one batch. Until then,
+        nothing that must come after them is given out."""
         if self.node.messages is not None:
             self.node.messages.order.will_return(sequences)
         one = object()
@@ -419,13 +426,14 @@ class QueueTerminus:
             self.give_back(sequences)
             return
         (retry_ms, most_ms), limit = self.node.retry_ms, self.node.delivery_limit
-        for sequence in sequences:
-            ledger.count(messages.number, sequence)
-            failures = messages.order.lane_of(sequence).delivery_count(sequence) + 1
-            if retry_ms and not 0 < limit <= failures:
-                ledger.let_wait(messages.number, sequence, min(retry_ms * failures, most_ms))
-        self._let_wait(notes)  # the consumer's own delay has precedence over that of the queue
-        self._when_committed(sequences, self.failed)  # the next consumer must get the message with the increased count
+        with ledger.one_batch(0):  # no delay may end while others of them are still to be counted
+            for sequence in sequences:
+                ledger.count(messages.number, sequence)
+                failures = messages.order.lane_of(sequence).delivery_count(sequence) + 1
+                if retry_ms and not 0 < limit <= failures:
+                    ledger.let_wait(messages.number, sequence, min(retry_ms * failures, most_ms))
+            self._let_wait(notes)  # the consumer's own delay has precedence over that of the queue
+            self._when_committed(sequences, self.failed)  # the next consumer must get the message with the increased count
 
     def failed(self, sequences: list[int]) -> None:
         """The outcomes of these messages are committed: they are available again, wait, or have failed too often."""

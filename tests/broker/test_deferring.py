@@ -262,3 +262,40 @@ def test_messages_of_this_broker_alone_expire_in_the_next_term_if_a_request_was_
             b.settle()
         b.pass_time(10)
         assert (b.depth("q"), b.depth("dead")) == (1, 1)
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["the queue delays them", "the consumer delays them"])
+def test_messages_that_fail_together_have_one_consumer_each_however_small_batches_are(
+    asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when a short delay ends between two batches of one outcome: the message is given out then, and again at the end."""
+    monkeypatch.setattr(limits, "BATCH_TARGET_BYTES", 1)
+    with bench() as b:
+        client = filled(b, "a", "b", "c", arguments={} if asks else {"x-delayed-retry-min": 10})
+        client.send(client.sender("q"), "z", annotations={DELAY: 60})
+        link = client.receiver("q", credit=3)
+        b.lead.automatic = False
+        for delivery, _ in client.received[link.name]:
+            delivery.local.failed = True
+            if asks:
+                delivery.local.annotations = {DELAY: 10}
+            delivery.update(proton.Delivery.MODIFIED)
+            delivery.settle()
+        b.settle()
+        others = [b.client() for _ in range(2)]
+        links = []
+        for other, credit in zip(others, (1, 5), strict=True):
+            other.auto_accept = False
+            links.append(other.receiver("q", credit=credit))
+            for _ in range(4 if asks and credit == 1 else 2):  # up to the first time
+                b.lead.commit(1)
+                b.settle()
+            b.pass_time(0.2, 0.02)
+        b.commit_all()
+        b.pass_time(0.3, 0.02)
+        assert sorted(body for other, each in zip(others, links, strict=True) for body in other.bodies(each)) == [
+            "a",
+            "b",
+            "c",
+            "z",
+        ]
