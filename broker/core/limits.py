@@ -401,7 +401,8 @@ MAILBOX_MESSAGE_BYTES = 64
 """Bytes that each of them takes in memory besides its own."""
 
 MAILBOXES_BYTES = 64 * MIB
-"""Bytes of waiting answers on all dynamic sources. Above it, the oldest of the fullest are dropped."""
+"""Bytes of waiting answers on all dynamic sources. Above it, the oldest in one of the fullest are dropped: none has
+twice as much as this one."""
 
 MAX_SETTINGS = 64
 """Settings of a cluster: a few facts, and the tags of each member."""

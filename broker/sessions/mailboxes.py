@@ -3,14 +3,14 @@
 Life of a mailbox: a client attaches a receiving link with a dynamic source, and the mailbox gets an address. Messages to this
 address go directly to this link, or wait for its credit, up to a limit. The mailbox ends with its link.
 
-Invariants: nothing is redelivered, because everything is sent settled; the waiting messages are limited by `limits.MAILBOX_*`,
+Invariants: nothing is redelivered, because everything is sent settled; the waiting messages are limited by `limits.MAILBOX*`,
 and the oldest are dropped first, because a client with so many unread answers does not read them; each message that counts can be
-dropped, and nothing waits for a client that is gone.
+dropped, at a cost that does not depend on the number of mailboxes; nothing waits for a client that is gone.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 
 from broker.amqp.links import Sender
@@ -140,21 +140,24 @@ class Mailboxes:
         """Bytes that the waiting messages of all mailboxes take."""
         self._boxes: dict[str, Mailbox] = {}
         """By its address, each to which messages can be sent."""
-        self._filled: dict[Mailbox, None] = {}
-        """All in which messages wait, also those without an address of their own."""
+        self._filled: defaultdict[int, dict[Mailbox, None]] = defaultdict(dict)
+        """All in which messages wait, also those without an address of their own, by the bit length of their bytes: so none needs
+        to be compared with all others."""
 
     def counted(self, box: Mailbox, nbytes: int) -> None:
         """So many bytes more wait in this mailbox."""
         self.nbytes += nbytes
-        if box.nbytes:
-            self._filled[box] = None
-        else:
-            self._filled.pop(box, None)
+        before, size = (box.nbytes - nbytes).bit_length(), box.nbytes.bit_length()
+        if size != before:
+            self._filled[before].pop(box, None)
+            if size:
+                self._filled[size][box] = None
 
     def make_room(self) -> None:
-        """Take the oldest messages away from those that have most, while there is too much."""
-        while self.nbytes > limits.MAILBOXES_BYTES and self._filled:
-            max(self._filled, key=lambda box: box.nbytes).forget_oldest()
+        """Take the oldest messages away, while there is too much, from one of those than which none has twice as much."""
+        while self.nbytes > limits.MAILBOXES_BYTES:
+            fullest = max(size for size, boxes in self._filled.items() if boxes)
+            next(iter(self._filled[fullest])).forget_oldest()
 
     def named(self, address: str) -> Mailbox | None:
         """The mailbox of that address."""

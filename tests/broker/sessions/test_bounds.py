@@ -10,6 +10,7 @@ import pytest
 from broker.core import limits
 from broker.core.limits import KIB, MIB
 from tests.broker.clients import ACCEPTED, Bench, Client, bench, condition, request, statuses
+from tests.broker.core.queues.files import calls_of
 from tests.broker.core.stream import BEGIN, frame
 
 
@@ -179,6 +180,49 @@ def test_small_answers_count_with_the_memory_that_each_of_them_takes(monkeypatch
         b.settle()
         assert len(client.received[reply.name]) == 20
         assert boxes.nbytes == 0
+
+
+def test_the_fullest_mailboxes_make_room_and_those_with_half_as_much_keep_what_they_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAILBOXES_BYTES", 64 * KIB)
+    with bench() as b:
+        client, other = b.client(), b.client()
+        replies = [client.receiver(None, name=f"r{n}", credit=0, dynamic=True) for n in range(3)]
+        senders = [other.sender(reply.remote_source.address, name=f"s{n}") for n, reply in enumerate(replies)]
+        for sender, n_messages in zip(senders, (200, 300, 10), strict=True):
+            for number in range(n_messages):
+                other.send(sender, f"{number:0100}")
+        assert 63 * KIB < b.broker.mailboxes.nbytes <= 64 * KIB
+        for reply in replies:
+            reply.flow(1000)
+        b.settle()
+        got = [[int(answer.body) for _, answer in client.received[reply.name]] for reply in replies]
+        assert [numbers[-1] for numbers in got] == [199, 299, 9]
+        assert got == [list(range(numbers[0], numbers[-1] + 1)) for numbers in got], "the oldest go first"
+        assert len(got[2]) == 10
+        assert len(got[0]) < 2 * len(got[1]) < 4 * len(got[0])
+        assert b.broker.mailboxes.nbytes == 0
+
+
+def test_a_message_costs_the_same_however_many_mailboxes_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when for each dropped message all mailboxes are compared: the reactor stands while one client fills its own."""
+
+    def calls(n_mailboxes: int) -> int:
+        with bench() as b:
+            client, other = b.client(), b.client()
+            replies = [client.receiver(None, name=f"r{n}", credit=0, dynamic=True) for n in range(n_mailboxes)]
+            senders = [other.sender(reply.remote_source.address, name=f"s{n}") for n, reply in enumerate(replies)]
+            monkeypatch.setattr(limits, "MAILBOXES_BYTES", MIB)
+            for sender in senders:
+                other.send(sender, *["x" * 100] * 4)
+            monkeypatch.setattr(limits, "MAILBOXES_BYTES", b.broker.mailboxes.nbytes)
+            n_calls = calls_of(lambda: other.send(senders[0], *["x" * 100] * 20))
+            assert b.broker.mailboxes.nbytes <= limits.MAILBOXES_BYTES
+        return n_calls
+
+    few, many = calls(5), calls(105)
+    assert many < few + 200, "each of the 20 messages would cost 100 more"
 
 
 @pytest.mark.parametrize("by", ["detach", "end", "loss"])
