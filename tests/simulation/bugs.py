@@ -266,8 +266,8 @@ gone.extend(leave)
     "never-selects-again": Bug(
         "does not check a released message again for selectors that have passed it",
         "broker.core.queues.scan",
-        "Scan.released",
-        "if passed or sequence < place.cursor:",
+        "Scan._read",
+        "if sequence < place.cursor or sequence < firsts[sequence >> LANE_SHIFT]:",
         "if False:",
     ),
     "keeps-old-values": Bug(

@@ -149,7 +149,7 @@ def test_what_a_selector_names_that_goes_out_too_late_and_what_it_does_not_name(
     filters = {proton.symbol("mine"): proton.Described(proton.symbol(SELECTOR), "third IN (1)")}
     watched.client.auto_accept = False
     consumer = watched.client.receiver("q", credit=1, filters=filters)
-    monkeypatch.setattr(Scan, "released", lambda scan, sequence, passed: None)
+    monkeypatch.setattr(Scan, "_read", lambda scan, upcoming: True)
     watched.client.give(watched.client.received[consumer.name][0][0], proton.Delivery.RELEASED)
     consumer.flow(1)
     watched.bench.settle()

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 
 from broker.core.queues import fairshare, groups, priority
 from broker.core.queues.blocks import Lot
-from broker.core.queues.fifo import Fifo, Watcher
+from broker.core.queues.fifo import Fifo
 from broker.core.queues.lane import Lane
 from broker.core.queues.residency import Residency
+from broker.core.queues.returned import Returned
 
 
 class Discipline(Protocol):
@@ -25,8 +26,8 @@ class Discipline(Protocol):
 
     absent: int
     """The message at which the last `acquire` or `browse` stopped because its body is not in memory; -1 when none did."""
-    watchers: list[Watcher]
-    """They are told of messages that become available again."""
+    returned: Returned
+    """Has a note of each message that becomes available again."""
 
     @property
     def lanes(self) -> Sequence[Lane]:

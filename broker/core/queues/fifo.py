@@ -15,32 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Protocol
 
 from broker.core.queues.blocks import Lot
 from broker.core.queues.lane import Lane, inside
+from broker.core.queues.returned import Returned
 
 _MIN_REBUILD = 64
-
-
-class Watcher(Protocol):
-    """It is told of messages that become available again."""
-
-    def released(self, sequence: int, *, passed: bool) -> None:
-        """This message is available again; `passed`: it lies before what was never given out."""
-
-    def restart(self) -> None:
-        """All that is acquired is available again."""
 
 
 class Fifo:
     """Fulfils Discipline for one lane."""
 
-    __slots__ = ("_claimed", "_cursor", "_heap", "_released", "absent", "acquired", "lane", "watchers")
+    __slots__ = ("_claimed", "_cursor", "_heap", "_released", "absent", "acquired", "lane", "returned")
 
-    def __init__(self, lane: Lane, watchers: list[Watcher] | None = None) -> None:
+    def __init__(self, lane: Lane, returned: Returned | None = None) -> None:
         self.lane = lane
-        self.watchers: list[Watcher] = [] if watchers is None else watchers
+        self.returned = Returned() if returned is None else returned
         self.absent = -1
         self.acquired = 0
         self._cursor = lane.head_seq
@@ -190,17 +180,17 @@ class Fifo:
 
     def release(self, sequences: Iterable[int]) -> None:
         """Make acquired messages available again, in their old places. Those that are not acquired are passed over."""
+        returned = self.returned
         for sequence in sequences:
             if self.is_acquired(sequence):
-                passed = sequence < self._cursor
-                if passed:
+                if sequence < self._cursor:
                     self._released.add(sequence)
                     heappush(self._heap, sequence)
                 else:
                     self._claimed.remove(sequence)
                 self.acquired -= 1
-                for watcher in self.watchers:
-                    watcher.released(sequence, passed=passed)
+                if returned.readers:
+                    returned.note(sequence)
 
     def will_return(self, sequences: Iterable[int]) -> None:
         """Nothing: a message that returns is one of the next."""
@@ -244,8 +234,7 @@ class Fifo:
         self._heap.clear()
         self._claimed.clear()
         self.acquired = 0
-        for watcher in self.watchers:
-            watcher.restart()
+        self.returned.restart()
 
     def _take_released(self, lots: list[Lot], max_count: int, max_bytes: int) -> tuple[int, int]:
         """Add lots of released messages, in order. Returns the rest of the limits; a count of 0 when a message did not fit."""

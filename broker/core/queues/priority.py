@@ -16,9 +16,10 @@ from typing import Any
 
 from broker.core import message
 from broker.core.queues.blocks import Lot
-from broker.core.queues.fifo import Fifo, Watcher
+from broker.core.queues.fifo import Fifo
 from broker.core.queues.lane import LANE_SHIFT, Lane
 from broker.core.queues.residency import Residency
+from broker.core.queues.returned import Returned
 
 LEVELS = ("qpid.priorities", "x-qpid-priorities")
 HIGHEST = "x-max-priority"
@@ -29,12 +30,12 @@ MAX_LEVELS = 256
 class Priority:
     """Fulfils Discipline with a Fifo for each level."""
 
-    __slots__ = ("_by_level", "_highest_first", "absent", "watchers")
+    __slots__ = ("_by_level", "_highest_first", "absent", "returned")
 
     def __init__(self, n_levels: int, live_by_file: dict[int, int], residency: Residency) -> None:
-        self.watchers: list[Watcher] = []
+        self.returned = Returned()
         lanes = [Lane((level << LANE_SHIFT) + 1, live_by_file, residency) for level in range(n_levels)]
-        self._by_level = [Fifo(lane, self.watchers) for lane in lanes]
+        self._by_level = [Fifo(lane, self.returned) for lane in lanes]
         self._highest_first = self._by_level[::-1]
         self.absent = -1
 

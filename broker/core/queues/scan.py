@@ -4,7 +4,8 @@ Life of a scan: the first consumer with a selector creates it, and all consumers
 Each `take` examines messages in the order of delivery, from where the last one ended, and claims matching ones for the consumer.
 It ends when the consumer has enough, at a message whose body must be read from disk first (`absent`), at a large message whose
 first part must be read (`headless`), when it has examined the maximum number for one step (`has_more`), or at the end of the
-queue. A released message is examined again, because it is available again, and its delivery may have failed meanwhile.
+queue. A released message is examined again, because it is available again, and its delivery may have failed meanwhile: the scan
+reads the notes of such messages (see `returned`) before it examines anything.
 
 Invariants: a message that was examined and not claimed is not examined again, unless it was released, or exceeded the requested
 bytes; every available message that matches is claimed or will be examined, even if messages are acquired, released and removed
@@ -13,7 +14,7 @@ meanwhile; messages are claimed in the queue's order; unreadable messages are sk
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
@@ -25,6 +26,8 @@ _WALK = 256
 """Messages that are walked over at once."""
 _MIN_REBUILD = 64
 _ANY_BYTES = 1 << 62
+_READS = 8
+"""Notes of released messages that are read in the time of one look."""
 _LOOK_SHIFT = 13
 """Searching 8 KiB for one piece of a pattern takes as long as about three looks without a search, and counts as one more."""
 
@@ -55,26 +58,23 @@ def bytes_of(n_looks: int, condition: Condition) -> int:
 
 
 class _Place:
-    """How far one lane was examined: all messages before the cursor, except those in the heap, and in the set."""
+    """How far one lane was examined: all messages before the cursor, except those in the heap, some of which are there twice."""
 
-    __slots__ = ("again", "cursor", "heap")
+    __slots__ = ("cursor", "heap")
 
     def __init__(self) -> None:
         self.cursor = 0
         self.heap: list[int] = []
-        self.again: set[int] = set()
-
-    def add(self, sequence: int) -> None:
-        if sequence not in self.again:
-            self.again.add(sequence)
-            heappush(self.heap, sequence)
 
     def drop_first(self) -> None:
-        self.again.remove(heappop(self.heap))
+        heap = self.heap
+        first = heappop(heap)
+        while heap and heap[0] == first:
+            heappop(heap)
 
 
 class Scan:
-    """See the module. Fulfils `fifo.Watcher`."""
+    """See the module. Fulfils `returned.Reader`."""
 
     __slots__ = (
         "_bytes",
@@ -87,6 +87,7 @@ class Scan:
         "absent",
         "has_more",
         "headless",
+        "n_read",
         "order",
     )
 
@@ -102,32 +103,50 @@ class Scan:
         self._large: Collection[int] = ()
         self._heads: Mapping[int, bytes | None] = {}
         for sequence in order.available_again():
-            self._place(sequence >> LANE_SHIFT).add(sequence)
-        order.watchers.append(self)
+            self._place(sequence >> LANE_SHIFT).heap.append(sequence)
+        for place in self._places.values():
+            heapify(place.heap)
+        self.n_read = 0
+        order.returned.add(self)
 
     def close(self) -> None:
         """No consumer uses it any more."""
-        self.order.watchers.remove(self)
+        self.order.returned.remove(self)
 
     def _place(self, lane: int) -> _Place:
         return self._places.setdefault(lane, _Place())
 
     # ---- what becomes available again
 
-    def released(self, sequence: int, *, passed: bool) -> None:
-        """See `fifo.Watcher`."""
-        place = self._place(sequence >> LANE_SHIFT)
-        if passed or sequence < place.cursor:
-            place.add(sequence)
-            if len(place.heap) > 2 * self.order.available + _MIN_REBUILD:
-                is_acquired, is_live = self.order.is_acquired, self.order.lane_of(sequence).is_live
-                place.heap = [each for each in place.heap if is_live(each) and not is_acquired(each)]
-                heapify(place.heap)
-                place.again = set(place.heap)
+    def is_available(self, sequence: int) -> bool:
+        """See `returned.Reader`."""
+        return self.order.lane_of(sequence).is_live(sequence) and not self.order.is_acquired(sequence)
 
     def restart(self) -> None:
-        """See `fifo.Watcher`."""
+        """See `returned.Reader`."""
         self._places.clear()
+        self.n_read = 0
+
+    def _read(self, upcoming: Iterable[tuple[Lane, int]]) -> bool:
+        """Read what became available again: it is examined again, unless that is still to come. Returns whether this is all."""
+        notes = self.order.returned.sequences
+        unread = len(notes) - self.n_read
+        if not unread:
+            return True
+        n = min(unread, max(self._left, 0) * _READS)
+        firsts = {lane.next_seq >> LANE_SHIFT: first for lane, first in upcoming}
+        for sequence in notes[self.n_read : self.n_read + n]:
+            place = self._place(sequence >> LANE_SHIFT)
+            if sequence < place.cursor or sequence < firsts[sequence >> LANE_SHIFT]:
+                heappush(place.heap, sequence)
+        self.n_read += n
+        self._left -= -(-n // _READS)
+        most = 2 * self.order.available + _MIN_REBUILD
+        for place in self._places.values():
+            if len(place.heap) > most:
+                place.heap = [each for each in set(place.heap) if self.is_available(each)]
+                heapify(place.heap)
+        return n == unread
 
     # ---- taking
 
@@ -149,7 +168,11 @@ class Scan:
         self.has_more = False
         self._fits, self._bytes, self._left = max_count, max_bytes, max_looks
         self._large, self._heads = large, heads or {}
-        for lane, first in self.order.upcoming():
+        upcoming = self.order.upcoming()
+        if not self._read(upcoming):
+            self._may_look()
+            return lots
+        for lane, first in upcoming:
             place = self._place(lane.next_seq >> LANE_SHIFT)
             if not (self._look_again(lots, lane, place) and self._look_on(lots, lane, place, first)):
                 break

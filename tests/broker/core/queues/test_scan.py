@@ -14,7 +14,7 @@ from broker.core.queues.discipline import Discipline, discipline_of
 from broker.core.queues.lane import LANE_SHIFT
 from broker.core.queues.residency import Residency
 from broker.core.queues.scan import Scan
-from tests.broker.core.queues.files import Files, append, read_back, sequences
+from tests.broker.core.queues.files import Files, append, calls_of, read_back, sequences
 
 PLENTY = 1 << 40
 
@@ -178,9 +178,86 @@ def test_messages_that_are_released_and_gone_do_not_pile_up_in_a_scan_that_nobod
             order.release([sequence])
             order.acquire(None, 1, PLENTY)
         order.remove(sequence, 1)
+    assert len(order.returned.sequences) < 200
+    assert taken(scan) == []
     assert sum(len(place.heap) for place in scan._places.values()) < 200
     scan.close()
-    assert order.watchers == []
+    assert order.returned.readers == []
+
+
+def test_a_release_is_noted_once_for_all_scans_and_each_of_them_reads_it_in_its_own_time() -> None:
+    """Breaks when the end of a consumer with many messages takes seconds on a queue with many selectors."""
+
+    def released_with(n_scans: int) -> tuple[list[Scan], int]:
+        order = queue_of(*[b"a"] * 499, b"b")
+        scans = [Scan(order, Holds(b"b", at_least=1)) for _ in range(n_scans)]
+        assert [taken(scan) for scan in scans] == [[]] * n_scans
+        order.acquire(None, 500, PLENTY)
+        order.lanes[0].raise_count(500, 1, 1)
+        return scans, calls_of(lambda: order.release(range(1, 501)))
+
+    _, calls = released_with(10)
+    scans, more_calls = released_with(300)
+    assert more_calls <= calls + 300
+    for scan in scans[::100]:
+        n_looks = 0
+        while not (found := taken(scan, looks=10)):
+            assert scan.has_more
+            assert scan.looks_left <= 0
+            n_looks += 10
+        assert found == [500]
+        assert 550 <= n_looks < 600, "a read note takes an eighth of a look"
+        scan.order.release(found)
+
+
+def test_a_scan_with_no_looks_left_reads_no_notes() -> None:
+    order = queue_of(b"b1", b"b2")
+    scan = Scan(order, Holds(b"b"))
+    assert taken(scan) == [1, 2]
+    order.release([1, 2])
+    assert (taken(scan, looks=0), scan.has_more) == ([], True)
+    assert (taken(scan, looks=1), scan.has_more) == ([], True)
+    assert (taken(scan, looks=1), scan.has_more) == ([1], True)
+    assert (taken(scan, looks=1), scan.has_more) == ([2], False)
+
+
+def test_notes_that_a_scan_has_not_read_stay_as_long_as_their_messages_are_available() -> None:
+    order = queue_of(*[b"b%d" % number for number in range(100)])
+    lazy, eager = Scan(order, Holds(b"b")), Scan(order, Holds(b"b"))
+    assert len(taken(lazy)) == 100
+    for _ in range(10):
+        order.release(range(1, 101))
+        assert len(taken(eager)) == 100
+        assert len(order.returned.sequences) <= 2 * 100 + 2 + 64
+    order.release(range(100, 0, -2))
+    assert taken(lazy, 10) == list(range(2, 21, 2))
+    order.release([3])
+    assert taken(eager) == [3, *range(22, 101, 2)]
+    late = Scan(order, Holds(b"b"))
+    order.release([5])
+    assert taken(late) == [5]
+    for scan in (lazy, eager, late):
+        assert taken(scan) == []
+        scan.close()
+    assert order.returned.sequences == []
+
+
+def test_released_messages_that_wait_for_their_bodies_are_kept_once() -> None:
+    files = Files()
+    order = queue_of(*[b"b"] * 10, files=files)
+    scan = Scan(order, Holds(b"b"))
+    assert len(taken(scan)) == 10
+    for _ in range(100):
+        order.release(range(1, 11))
+        order.lanes[0].drop_bodies()
+        assert (taken(scan), scan.absent) == ([], 1)
+        assert len(scan._places[0].heap) <= 2 * 10 + 64
+        order.claim(1, 10)
+    order.release(range(1, 11))
+    for sequence in range(1, 11):
+        assert (taken(scan), scan.absent) == ([sequence - 1] if sequence > 1 else [], sequence)
+        read_back(order.lanes[0], files, sequence)
+    assert taken(scan) == [10]
 
 
 def test_a_new_term_begins_with_nothing_looked_at() -> None:
