@@ -94,7 +94,10 @@ MAX_TRANSACTION_BYTES = 16 * MIB
 """Bytes of the messages of one transaction, which go into one batch of the log."""
 
 TRANSACTIONS_BYTES = 64 * MIB
-"""Bytes of the messages of all open transactions of a broker, which are in its memory."""
+"""Bytes that the messages of all open transactions of a broker take in its memory."""
+
+TRANSACTION_MESSAGE_BYTES = 112
+"""Bytes that each of them takes besides its own."""
 
 CREDIT_WINDOW = 1000
 """Messages that a producer's link may send before earlier ones are settled."""

@@ -5,8 +5,9 @@ may contain this id in a `transactional-state`. A `Discharge` commits it or roll
 
 An `Account` counts the content of a transaction, and has the reason if it can no longer be committed. Invariant of its limits: a
 transaction has at most `limits.MAX_TRANSACTION_OPERATIONS` operations, and its message bodies at most
-`limits.MAX_TRANSACTION_BYTES`; all open transactions together have at most the `Budget` that they share. An account holds its
-part of the budget until it is closed: when its transaction is committed or rolled back, or at the end of the term.
+`limits.MAX_TRANSACTION_BYTES`; the messages of all open transactions together take at most the memory of the `Budget` that they
+share. An account holds its part of the budget until it is closed: when its transaction is committed or rolled back, or at the end
+of the term.
 
 Source: AMQP 1.0 part 4 (transactions), 4.5 (the types).
 """
@@ -137,7 +138,7 @@ class Budget:
 class Account:
     """The content of one transaction. `fault`: why it cannot be committed; "" if it can."""
 
-    __slots__ = ("_budget", "fault", "nbytes", "operations")
+    __slots__ = ("_budget", "_held_bytes", "fault", "nbytes", "operations")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -145,19 +146,25 @@ class Account:
         self.operations = 0
         self.nbytes = 0
         self.fault = ""
+        self._held_bytes = 0
 
-    def takes(self, operations: int, nbytes: int = 0) -> bool:
-        """Count so many more operations, with bodies of so many bytes; False, and a `fault`, when that is too much."""
+    def takes_messages(self, count: int, nbytes: int) -> bool:
+        """Count so many more messages, of so many bytes together; False, and a `fault`, when that is too much."""
+        return self.takes(count, nbytes, nbytes + count * limits.TRANSACTION_MESSAGE_BYTES)
+
+    def takes(self, operations: int, nbytes: int = 0, held_bytes: int = 0) -> bool:
+        """Count so many more operations, with bodies of so many bytes, and the memory for these; see `takes_messages`."""
         if self.operations + operations > limits.MAX_TRANSACTION_OPERATIONS:
             self.fail(f"a transaction may have {limits.MAX_TRANSACTION_OPERATIONS} operations")
         elif self.nbytes + nbytes > limits.MAX_TRANSACTION_BYTES:
             self.fail(f"the messages of a transaction may have {limits.MAX_TRANSACTION_BYTES} bytes in all")
-        elif self._budget.nbytes + nbytes > self._budget.limit_bytes:
+        elif self._budget.nbytes + held_bytes > self._budget.limit_bytes:
             self.fail(f"the open transactions of all clients hold {self._budget.limit_bytes} bytes, their limit; try again")
         else:
             self.operations += operations
             self.nbytes += nbytes
-            self._budget.nbytes += nbytes
+            self._held_bytes += held_bytes
+            self._budget.nbytes += held_bytes
             return True
         return False
 
@@ -167,6 +174,6 @@ class Account:
 
     def close(self) -> None:
         """It holds nothing any more. Again does nothing."""
-        self._budget.nbytes -= self.nbytes
+        self._budget.nbytes -= self._held_bytes
         self._budget.open.discard(self)
-        self.nbytes = 0
+        self._held_bytes = self.nbytes = 0

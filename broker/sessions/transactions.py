@@ -112,7 +112,7 @@ class Transaction:
 
     def post(self, poster: Poster, messages: list[bytes]) -> bool:
         """Keep messages until the discharge; False: that is too much, and it can no longer be carried out."""
-        if not self.account.takes(len(messages), sum(map(len, messages))):
+        if not self.account.takes_messages(len(messages), sum(map(len, messages))):
             return False
         self._posts += [_Post(poster, data) for data in messages]
         return True

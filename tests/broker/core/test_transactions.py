@@ -119,35 +119,51 @@ def test_a_long_list_is_read_as_a_short_one_is() -> None:
 
 
 def test_an_account_refuses_what_is_above_its_bounds_and_says_which() -> None:
-    budget = Budget(limit_bytes=2 * limits.MAX_TRANSACTION_BYTES - 1)
+    held_bytes = limits.MAX_TRANSACTION_BYTES + limits.TRANSACTION_MESSAGE_BYTES
+    budget = Budget(limit_bytes=2 * held_bytes - 1)
     one = Account(budget)
     assert one.takes(limits.MAX_TRANSACTION_OPERATIONS)
     assert not one.takes(1)
     assert one.fault == f"a transaction may have {limits.MAX_TRANSACTION_OPERATIONS} operations"
     two = Account(budget)
-    assert two.takes(1, limits.MAX_TRANSACTION_BYTES)
-    assert not two.takes(1, 1)
+    assert two.takes_messages(1, limits.MAX_TRANSACTION_BYTES)
+    assert not two.takes_messages(1, 1)
     assert two.fault == f"the messages of a transaction may have {limits.MAX_TRANSACTION_BYTES} bytes in all"
     three = Account(budget)
-    assert not three.takes(1, limits.MAX_TRANSACTION_BYTES)
+    assert not three.takes_messages(1, limits.MAX_TRANSACTION_BYTES)
     assert three.fault.startswith("the open transactions of all clients hold")
-    assert (budget.nbytes, budget.n_open) == (limits.MAX_TRANSACTION_BYTES, 3)
+    assert (budget.nbytes, budget.n_open) == (held_bytes, 3)
     for each in (one, two, three, two):
         each.close()
     assert (budget.nbytes, budget.n_open) == (0, 0)
 
 
+def test_small_messages_of_open_transactions_count_with_the_memory_that_each_of_them_takes() -> None:
+    """Breaks when messages of a few bytes take 25 times the memory that is counted."""
+    tiny = limits.TRANSACTION_MESSAGE_BYTES + 4
+    budget = Budget(limit_bytes=3 * 1000 * tiny)
+    accounts = [Account(budget) for _ in range(4)]
+    assert [each.takes_messages(1000, 4000) for each in accounts] == [True, True, True, False]
+    assert accounts[0].nbytes == 4000, "the limit for a batch of the log is one for its bytes"
+    assert budget.nbytes == budget.limit_bytes
+    assert accounts[1].takes(1), "an outcome"
+    accounts[0].close()
+    accounts[0].close()
+    assert budget.nbytes == 2 * 1000 * tiny
+
+
 def test_a_term_that_ends_closes_all_accounts_and_one_that_is_closed_later_counts_once() -> None:
-    budget = Budget(limit_bytes=10)
+    more = limits.TRANSACTION_MESSAGE_BYTES
+    budget = Budget(limit_bytes=10 + 2 * more)
     under_way, last = Account(budget), Account(budget)
-    assert under_way.takes(1, 6)
-    assert last.takes(1, 4)
+    assert under_way.takes_messages(1, 6)
+    assert last.takes_messages(1, 4)
     budget.close_all()
     assert (budget.nbytes, budget.n_open) == (0, 0)
     anew = Account(budget)
-    assert anew.takes(1, 10)
+    assert anew.takes_messages(2, 10)
     under_way.close()
-    assert (budget.nbytes, budget.n_open) == (10, 1)
+    assert (budget.nbytes, budget.n_open) == (10 + 2 * more, 1)
 
 
 def test_the_first_fault_of_an_account_stays() -> None:
