@@ -343,6 +343,8 @@ class Broker:
             self._on_fatal(text)
         else:
             _log.error("{text}; producers wait until there is room", text=text)
+            if ledger.low:
+                self.logs.coming.give_up(ledger)
 
     def ledger_writable(self, ledger: Ledger) -> None:
         """The disk accepts writes again: let the producers continue."""

@@ -40,6 +40,9 @@ PART_BYTES = 256 * KIB
 LARGE_PARTS = 5
 """A message larger than this number of parts is a large message. A smaller message is one record."""
 
+UPLOAD_SILENT_S = 10.0
+"""An incomplete large message of which nothing has come for this time is dropped when another one needs its room on a queue."""
+
 MAX_CONNECTIONS = 10_000
 """Simultaneous connections by default; one more client is closed with amqp:resource-limit-exceeded. (The limit of open files may
 be lower.)

@@ -23,6 +23,7 @@ from broker.core.nodes import CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode
 from broker.core.origins import LEAVING, TRAITS_SINCE, Leave
 from broker.core.queues.residency import Residency
 from broker.host import REAL_HOST
+from broker.sessions.coming import Coming
 from broker.sessions.inflow import Inflow
 from broker.sessions.ledger import SERVING, Ledger, LedgerOwner
 
@@ -44,6 +45,7 @@ class Logs:
     ) -> None:
         self.residency = Residency(message_memory)
         self.inflow = Inflow(limits.INFLOW_BYTES)
+        self.coming = Coming(clock)
         self.nodes = Nodes(clustered=clustered, default_level=default_level, default_queue_bytes=default_queue_bytes)
         self.ledgers: dict[str, Ledger] = {
             name: Ledger(name, clock, owner, version=machine_version, residency=self.residency, inflow=self.inflow, wall=wall)

@@ -2,8 +2,9 @@
 
 Life of an upload: the first part of a message determines its queues, and begins the upload. Every part is put into the store of
 parts of each log that has one of these queues. After the last part, the queues get the manifest, and the message is accepted when
-that is committed. If a message ends early, because its sender aborts it or its link ends, its parts are removed. A message that
-cannot be accepted is read and dropped to its end, and then gets its outcome; the parts that were stored are removed at once.
+that is committed. If a message ends early, because its sender aborts it, its link ends or it gives way (see `coming`), its parts
+are removed. A message that cannot be accepted is read and dropped to its end, and then gets its outcome; the parts that were
+stored are removed at once.
 
 Invariants: besides the bytes that the logs have not committed, at most one part of a message is in memory; a message is put on
 every queue that it is routed to, or on none; proposed parts are named by a manifest or removed; if the term ends first, the next
@@ -86,6 +87,9 @@ class Uploading:
         self._lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
         self._parts: dict[Ledger, list[int]] = {logs.ledger_of(queue): [] for queue in queues}
         self._nbytes = 0
+        self._given_up = False
+        self.counted_bytes = 0
+        self.uuids = tuple(queue.uuid for queue in queues)
         self._head = head if any(queue.displacing is not None for queue in queues) else b""
         self._says = lifetimes.said(head)
         self._times: tuple[int, int] | None = None
@@ -104,19 +108,30 @@ class Uploading:
 
     def _fault(self) -> tuple[int, Condition | None] | None:
         """The outcome and the condition if it cannot be accepted now, with the parts so far; else None."""
-        if self._logs.closed:
+        if self._logs.closed or self._given_up:
             return RELEASED, None
         for ledger in self._parts:
             if ledger.storage_text or not ledger.serving:
                 return RELEASED, None  # the message is valid: the client may send it again when there is room
         try:
             self._queues = self._still_there()
+            self._logs.coming.came(self, self._nbytes)
             for queue in self._queues:
-                if not has_room(queue, 1, self._nbytes):
-                    raise Full(full_text(queue, self._nbytes), queue.name)
+                self._check_room(queue)
         except (Unplaced, Full) as error:
             return outcome_of(error)
         return None
+
+    def _check_room(self, queue: QueueNode) -> None:
+        """Full, when the queue has no room for what has come of this message and of others. Those that are silent give way."""
+        if not has_room(queue, 1, self._nbytes):
+            raise Full(full_text(queue, self._nbytes), queue.name)
+        coming = self._logs.coming
+        while queue.displacing is None and not has_room(queue, 1, self._nbytes + coming.beside(self, queue.uuid)):
+            if not coming.make_room(queue.uuid):
+                beside = coming.beside(self, queue.uuid)
+                text = f"queue {queue.name!r} has incomplete messages of {beside} bytes: they count for its limit of bytes too"
+                raise Full(text, queue.name)
 
     def _still_there(self) -> list[QueueNode]:
         """The queues of it that were not deleted meanwhile."""
@@ -140,6 +155,7 @@ class Uploading:
             self.abandon()
             self._producer.done(delivery_id)
             return
+        self._logs.coming.ended(self)
         by_ledger: dict[Ledger, list[tuple[QueueNode, int]]] = {}
         for queue, lane in zip(self._queues, self._lanes, strict=True):
             by_ledger.setdefault(self._logs.ledger_of(queue), []).append((queue, lane))
@@ -164,8 +180,14 @@ class Uploading:
         """The number of its origin in this log, and its sequence there; None for a client's message."""
         return None
 
+    def lies_in(self, ledger: Ledger) -> bool:
+        """See `coming.Incomplete`."""
+        return ledger in self._parts
+
     def abandon(self) -> None:
-        """It will not be completed: remove its parts."""
+        """It will not be completed: remove its parts. What still comes of it is not taken."""
+        self._given_up = True
+        self._logs.coming.ended(self)
         for ledger, sequences in self._parts.items():
             if sequences and ledger.serving:
                 ledger.drop_parts(runs_of(sequences))

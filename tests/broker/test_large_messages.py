@@ -224,6 +224,99 @@ def test_a_large_message_that_comes_while_the_disk_is_full_may_come_again() -> N
         assert outcome(client).remote_state == proton.Delivery.ACCEPTED
 
 
+def test_what_has_come_of_incomplete_messages_counts_for_the_limit_of_their_queue() -> None:
+    """Breaks when many messages that never end fill the disks, each of them a little smaller than the queue's limit."""
+    with bench(part_bytes=PART) as b:
+        b.queue("q", arguments={"qpid.max_size": 60_000})
+        clients = [b.client() for _ in range(4)]
+        data = encoded(bytes(40_000))
+        links = [client.sender("q") for client in clients]
+        begun = [begin(client, link, data[:25_000]) for client, link in zip(clients, links, strict=True)]
+        b.pass_time(0.1, 0.02)
+        assert parts_of(b) <= 60
+        other = b.client()
+        other.send(other.sender("q"), b"small")
+        assert outcome(other).remote_state == proton.Delivery.ACCEPTED, "it does not wait for them"
+        for link in links[::-1]:
+            link.stream(data[25_000:])
+            link.advance()
+            b.settle()
+        states = [each.remote_state for each in begun]
+        assert states == [proton.Delivery.ACCEPTED, *[proton.Delivery.REJECTED] * 3]
+        assert "incomplete messages of" in begun[2].remote.condition.description
+        b.pass_time(0.1, 0.02)
+        assert (b.depth("q"), parts_of(b)) == (2, -(-len(data) // PART))
+        clients[0].bodies(clients[0].receiver("q"))
+        b.pass_time(0.1, 0.02)
+        assert b.depth("q") == 0
+        clients[1].send(links[1], bytes(50_000))
+        assert outcome(clients[1]).remote_state == proton.Delivery.ACCEPTED, "the room is free again"
+
+
+def test_a_silent_incomplete_message_gives_way_to_another_one_and_may_come_again() -> None:
+    with bench(part_bytes=PART) as b:
+        b.queue("q", arguments={"qpid.max_size": 60_000})
+        b.queue("p")
+        silent, other = b.client(), b.client()
+        assert silent.request("CREATE", "exchange", "x", {"exchangeType": "fanout"})[0] == 201
+        for queue in ("q", "p"):
+            assert silent.request("CREATE", "binding", "", {"exchange": "x", "queue": queue, "key": ""})[0] == 201
+        link, data = silent.sender("x"), encoded(bytes(50_000))
+        delivery = begin(silent, link, data[:45_000])
+        b.pass_time(limits.UPLOAD_SILENT_S - 1)
+        other.send(other.sender("q", name="early"), bytes(30_000))
+        assert outcome(other).remote_state == proton.Delivery.REJECTED
+        b.pass_time(2)
+        other.send(other.sender("q", name="late"), bytes(30_000))
+        assert outcome(other).remote_state == proton.Delivery.ACCEPTED
+        other.bodies(other.receiver("q"))
+        link.stream(data[45_000:])
+        link.advance()
+        b.pass_time(0.1, 0.02)
+        assert delivery.remote_state == proton.Delivery.RELEASED, "a part of it is gone, whatever room there is now"
+        assert (b.depth("q"), b.depth("p"), parts_of(b)) == (0, 0, 0)
+        silent.send(link, bytes(50_000))
+        assert outcome(silent).remote_state == proton.Delivery.ACCEPTED
+        assert (b.depth("q"), b.depth("p")) == (1, 1)
+
+
+def test_incomplete_messages_do_not_count_where_messages_replace_others() -> None:
+    with bench(part_bytes=PART) as b:
+        b.queue("q", arguments={"qpid.max_size": 60_000, "qpid.policy_type": "ring"})
+        clients, data = [b.client() for _ in range(3)], encoded(bytes(40_000))
+        links = [client.sender("q") for client in clients]
+        begun = [begin(client, link, data[:35_000]) for client, link in zip(clients, links, strict=True)]
+        for link in links:
+            link.stream(data[35_000:])
+            link.advance()
+            b.settle()
+        assert [each.remote_state for each in begun] == [proton.Delivery.ACCEPTED] * 3
+        b.pass_time(0.1, 0.02)
+        assert (b.depth("q"), parts_of(b)) == (1, -(-len(data) // PART))
+
+
+def test_incomplete_messages_leave_a_disk_that_is_nearly_full_and_others_may_stay() -> None:
+    """Breaks when clients that begin large messages and fall silent keep the disk nearly full for all others."""
+    with bench(part_bytes=PART, clustered=True, default_level="none") as b:
+        b.upgraded()
+        b.queue("here")
+        b.queue("everywhere", replicate="all")
+        clients, data = [b.client() for _ in range(2)], encoded()
+        links = [client.sender(queue) for client, queue in zip(clients, ("here", "everywhere"), strict=True)]
+        begun = [begin(client, link, data[:20_000]) for client, link in zip(clients, links, strict=True)]
+        b.broker.ledgers[LOCAL].on_storage_low("little room", 100_000)
+        b.pass_time(0.1, 0.02)
+        assert parts_of(b, LOCAL) == 0
+        assert parts_of(b, CLUSTER) >= 19
+        b.broker.ledgers[LOCAL].on_storage_low("")
+        for link in links:
+            link.stream(data[20_000:])
+            link.advance()
+        b.pass_time(0.1, 0.02)
+        assert [each.remote_state for each in begun] == [proton.Delivery.RELEASED, proton.Delivery.ACCEPTED]
+        assert (parts_of(b, LOCAL), b.depth("everywhere")) == (0, 1)
+
+
 def test_sections_before_the_body_must_lie_within_the_first_part() -> None:
     with bench(part_bytes=PART) as b:
         b.queue("q")
