@@ -24,10 +24,14 @@ TRAIN: Final = "UNDERSTUDY_SPARK_ARCHIVE_TO"
 _TIMEOUT_S: Final = 300
 
 
+def folder() -> Path:
+    """The folder of this package in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "understudy"
+
+
 def path(java: int) -> Path:
     """The file of the archive for this major version of Java."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "understudy" / f"spark-{pyspark.__version__}-java-{java}.jsa"
+    return folder() / f"spark-{pyspark.__version__}-java-{java}.jsa"
 
 
 def options(java: int) -> str:

@@ -260,6 +260,12 @@ def ends(spark: SparkSession) -> Iterator[None]:
         stop(spark)
 
 
+def cancel(spark: SparkSession) -> None:
+    """Cancel all that a session does now, from another thread, even if its Java process has ended."""
+    with suppress(*_LOST):
+        spark.sparkContext.cancelAllJobs()
+
+
 def stop(spark: SparkSession) -> None:
     """Stop a session, even if its Java process has ended."""
     with suppress(*_LOST):

@@ -8,14 +8,14 @@ anything starts, and print. Spark is imported only when it is needed, so that `-
 from __future__ import annotations
 
 import sys
-from importlib import metadata
 from typing import Any, Final
 
 import click
 
 from cli.lag.dashboard import dashboard
 from cli.lag.demo_data import demo_data
-from cli.lag.shell import refuse, wipe
+from cli.lag.keep import keep
+from cli.lag.shell import refuse, version, wipe
 from cli.lag.stream import stream
 from cli.lag.summarise import summarise
 from cli.output import end_unwritten, open_streams
@@ -73,11 +73,7 @@ class _Commands(click.Group):
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        try:
-            found = metadata.version("understudy")
-        except metadata.PackageNotFoundError:
-            found = "of a checkout, not installed"
-        click.echo(f"qpid-lag {found}")
+        click.echo(f"qpid-lag {version()}")
         ctx.exit()
 
 
@@ -89,6 +85,7 @@ def main() -> None:
 
 main.add_command(dashboard)
 main.add_command(demo_data)
+main.add_command(keep)
 main.add_command(stream)
 main.add_command(summarise)
 

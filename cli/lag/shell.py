@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -46,6 +47,14 @@ def refuse(why: str | Refused) -> NoReturn:
     wipe()
     click.echo(f"qpid-lag: {' '.join(str(why).split())}", err=True)
     raise SystemExit(2 if isinstance(why, WrongUsage) else 1)
+
+
+def version() -> str:
+    """The installed version of the package."""
+    try:
+        return metadata.version("understudy")
+    except metadata.PackageNotFoundError:
+        return "of a checkout, not installed"
 
 
 _doing = [""]

@@ -66,15 +66,20 @@ def summarise(kafka: str | None, topic: str | None, output: str | None, form: st
 
 
 def _report(asked: dict[str, Any], topics: Kafka | None, url: str | None) -> dict[str, Any]:
-    """The report. Its page is written to the URL while Spark runs, because Spark writes it."""
+    """The report, by the Spark that is kept if it can make it. Its page is written to the URL while Spark runs, because Spark
+    writes it."""
+    from cli.lag import keep
     from spark_analytics import locations, session
     from spark_analytics.dashboard.page import render as rendered
     from spark_analytics.jobs.summarise import summarise
     from spark_analytics.requests import request_of, work_of
 
     request = request_of(asked, int(time.time() * 1000), topics)
+    work = work_of(request)
+    if work == "short" and url is None and (kept := keep.ask(request, asked["master"])) is not None:
+        return kept
     progress("starting Spark")
-    spark = session.start(asked["master"], work=work_of(request))
+    spark = session.start(asked["master"], work=work)
     with session.ends(spark):
         if url is not None:
             locations.writable(spark, url)

@@ -42,7 +42,8 @@ def test_help_does_not_load_spark() -> None:
 def test_a_command_that_there_is_not_and_the_version_are_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = run("sumarise", "--input", "x")
     assert (unknown.exit_code, unknown.stderr.count("\n")) == (2, 1)
-    assert "there is no command 'sumarise': choose one of dashboard, demo-data, prepare, stream, summarise" in unknown.stderr
+    names = "dashboard, demo-data, keep, prepare, stream, summarise"
+    assert f"there is no command 'sumarise': choose one of {names}" in unknown.stderr
     assert unknown.stderr.endswith("; did you mean 'summarise'?\n")
     assert run("--version").stdout.startswith("qpid-lag ")
     monkeypatch.setattr("spark_analytics.archive.make", _interrupted)

@@ -1,0 +1,354 @@
+"""The process that keeps Spark, and the summaries that ask it: over real sockets, with and without Spark behind them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from cli.lag import keep
+from cli.lag.qpid_lag import main
+from spark_analytics import archive, requests, session
+from spark_analytics.errors import Refused, WrongUsage
+from spark_analytics.jobs.summarise import Report, Request, summarise
+from tests.spark_analytics.conftest import START_MS
+
+PATIENCE_S = 120.0
+Said = Callable[[str], None]
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for this user's running programs."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "understudy"
+
+
+def run(*arguments: str) -> Result:
+    """The command, in this process."""
+    return CliRunner().invoke(main, arguments)
+
+
+def _of_input(question: keep.Question, said: Said) -> Report:
+    said("reading")
+    return {"input": question["request"]["path"]}
+
+
+def _nothing() -> None:
+    pass
+
+
+@contextmanager
+def serving(make: keep.Make = _of_input, cancel: Callable[[], None] = _nothing, mine: Any = None) -> Iterator[Path]:
+    """What keeps Spark, in a thread and without Spark unless `make` has it; and its address."""
+    with keep.alone() as path, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+
+        def serve() -> None:
+            with suppress(OSError):  # the end: see below
+                keep.serve(listening, keep.program(None) if mine is None else mine, make, cancel)
+
+        thread = Thread(target=serve)
+        thread.start()
+        try:
+            yield path
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def ask(path: str = ".") -> Report | None:
+    """The answer to a request."""
+    return keep.ask(Request(path, now_ms=START_MS), None)
+
+
+def connected(path: Path) -> socket.socket:
+    """A client that says what the test has it say."""
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(PATIENCE_S)
+    client.connect(str(path))
+    return client
+
+
+def question_of(request: Request) -> bytes:
+    """What a client sends."""
+    place = [os.stat(request.path).st_dev, os.stat(request.path).st_ino]
+    asked = {"path": request.path, "now_ms": request.now_ms, "nbytes": request.nbytes, "files": request.files}
+    words = {"program": keep.program(None), "cwd": os.getcwd(), "place": place, "request": asked}
+    return json.dumps(words).encode() + b"\n"
+
+
+def has_ended(client: socket.socket) -> bool:
+    """Whether the other side ends the connection without a word, as it does at the end of its patience."""
+    with suppress(ConnectionError):
+        return client.recv(1) == b""
+    return True
+
+
+def test_a_report_comes_from_the_process_that_is_kept_and_without_one_there_is_none() -> None:
+    assert ask() is None
+    with serving():
+        assert ask() == {"input": "."}
+        assert ask("/") == {"input": "/"}
+    assert ask() is None
+
+
+@pytest.mark.parametrize("kind", [Refused, WrongUsage])
+def test_what_is_refused_there_is_refused_here_in_the_same_words(kind: type[Refused]) -> None:
+    def refuses(_: keep.Question, __: Said) -> Report:
+        raise kind("do this")
+
+    with serving(refuses):
+        for _ in range(2):
+            with pytest.raises(Refused, match="do this") as refused:
+                ask()
+            assert (type(refused.value), str(refused.value)) == (kind, "do this")
+
+
+def test_another_version_another_master_and_what_is_not_for_it_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(mine=["0.0.1"]):
+        assert ask() is None
+    with serving():
+        assert keep.ask(Request(".", now_ms=START_MS), "local[7]") is None
+        assert keep.ask(Request(".", now_ms=START_MS, windows_to="windows"), None) is None
+        assert keep.ask(Request(".", now_ms=START_MS, cluster="c" * keep.MAX_REQUEST), None) is None
+        assert ask("nowhere") is None
+        monkeypatch.setenv(session.SUBMITTED, "1")
+        assert ask() is None
+
+
+def test_a_second_client_does_not_wait_for_its_turn() -> None:
+    begun, ending, first = Event(), Event(), []
+
+    def waits(question: keep.Question, said: Said) -> Report:
+        begun.set()
+        assert ending.wait(PATIENCE_S)
+        return _of_input(question, said)
+
+    with serving(waits):
+        client = Thread(target=lambda: first.append(ask()))
+        client.start()
+        assert begun.wait(PATIENCE_S)
+        assert ask() is None
+        ending.set()
+        client.join()
+        assert first == [{"input": "."}]
+        assert ask() == {"input": "."}
+
+
+def test_a_client_that_sends_nothing_or_too_much_or_no_request_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keep, "PATIENCE_S", 0.2)
+    with serving() as path:
+        for sent in (b"", b"{", b"{}"):
+            with connected(path) as client:
+                client.sendall(sent)
+                assert has_ended(client), sent
+        for sent in (b"[]\n", b"3\n", b"no\n", b"[" * (keep.MAX_REQUEST - 1) + b"\n", b'"' + b"x" * keep.MAX_REQUEST + b'"\n'):
+            with connected(path) as client:
+                client.sendall(sent)
+                client.settimeout(PATIENCE_S)
+                said = b""
+                with suppress(ConnectionError):
+                    said = client.recv(1000)
+                assert said in (b"", b'{"other":true}\n'), sent[:10]
+        assert ask() == {"input": "."}
+
+
+def test_what_is_done_for_a_client_that_has_gone_is_cancelled_and_the_next_one_is_served() -> None:
+    cancelled, begun, ended = Event(), Event(), Event()
+
+    def until_cancelled(question: keep.Question, said: Said) -> Report:
+        if begun.is_set():
+            return _of_input(question, said)
+        begun.set()
+        try:
+            assert cancelled.wait(PATIENCE_S)
+            raise RuntimeError("Spark says that its job was cancelled")
+        finally:
+            ended.set()
+
+    with serving(until_cancelled, cancelled.set) as path:
+        with connected(path) as client:
+            client.sendall(question_of(Request(".", now_ms=START_MS)))
+            assert begun.wait(PATIENCE_S)
+        assert ended.wait(PATIENCE_S)
+        assert ask() == {"input": "."}
+
+
+def test_if_spark_fails_the_process_ends_and_the_client_goes_its_own_way() -> None:
+    with keep.alone() as path, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+
+        def fails(_: keep.Question, __: Said) -> Report:
+            raise RuntimeError("out of memory")
+
+        found: list[Report | None] = []
+        client = Thread(target=lambda: found.append(ask()))
+        client.start()
+        with pytest.raises(RuntimeError, match="out of memory"):
+            keep.serve(listening, keep.program(None), fails, _nothing)
+        client.join()
+        assert found == [None]
+
+
+def test_after_its_time_without_a_request_it_ends() -> None:
+    with keep.alone() as path, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        listening.settimeout(0.05)
+        keep.serve(listening, [], _of_input, _nothing)
+    assert not path.exists()
+
+
+def test_one_that_is_killed_in_the_middle_is_no_loss_and_the_next_one_takes_its_place() -> None:
+    code = (
+        "import os, signal, socket; from cli.lag import keep\n"
+        "with keep.alone() as path, socket.socket(socket.AF_UNIX) as listening:\n"
+        "    listening.bind(str(path)); listening.listen(); print('ready', flush=True)\n"
+        "    keep.serve(listening, keep.program(None), lambda *_: os.kill(os.getpid(), signal.SIGKILL), lambda: None)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert ask() is None
+    assert process.returncode == -signal.SIGKILL
+    assert keep.address().is_socket()
+    assert ask() is None
+    with serving():
+        assert ask() == {"input": "."}
+
+
+def test_a_second_one_says_in_a_line_that_one_runs_already() -> None:
+    with keep.alone():
+        second = run("keep")
+    assert (second.exit_code, second.stdout, second.stderr.count("\n")) == (1, "", 1)
+    assert second.stderr.startswith("qpid-lag: `qpid-lag keep` runs already for this user, in ")
+
+
+def test_a_folder_that_others_may_enter_is_not_used(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving():
+        runtime.chmod(0o750)
+        assert ask() is None
+    refused = run("keep")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+    assert "is not a folder that only this user can enter" in refused.stderr
+    runtime.chmod(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    assert "is not a folder that only this user can enter" in run("keep").stderr
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc")
+    assert "set XDG_RUNTIME_DIR to a folder of yours" in run("keep").stderr
+
+
+def test_the_process_at_the_other_end_must_be_of_the_same_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert keep.is_own(ours)
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)
+        assert not keep.is_own(ours)
+
+
+def test_without_a_folder_for_running_programs_the_cache_has_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    archive.folder().mkdir()  # as `prepare` makes it: others may enter it
+    with serving() as path:
+        assert path == tmp_path / "understudy" / "keep" / "lag.sock"
+        assert ask() == {"input": "."}
+
+
+# ---- with Spark
+
+
+@pytest.fixture
+def asked(story: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Request:
+    """A request for the story, in words that are only right in its own folder."""
+    monkeypatch.chdir(story[0].parent)
+    return requests.request_of({"path": story[0].name, "objective_ms": None, "target": 0.99}, START_MS + 400_000)
+
+
+def test_the_report_is_that_of_the_same_request_byte_for_byte(spark: SparkSession, asked: Request) -> None:
+    span = replace(asked, since_ms=START_MS + 120_000, compare_ms=(START_MS, START_MS + 60_000), objective_ms=250.0)
+    with serving(keep.reports(spark)):
+        assert json.dumps(keep.ask(span, None)) == json.dumps(summarise(spark, span))
+        with pytest.raises(Refused) as there:
+            keep.ask(replace(asked, cluster="nowhere"), None)
+    with pytest.raises(Refused) as here:
+        summarise(spark, replace(asked, cluster="nowhere"))
+    assert str(there.value) == str(here.value)
+
+
+def test_a_process_that_sees_other_files_makes_no_report(spark: SparkSession, asked: Request, tmp_path: Path) -> None:
+    """As where each has a folder for temporary files of its own."""
+    question = json.loads(question_of(asked))
+    make = keep.reports(spark)
+    for wrong in ({"place": [0, 0]}, {"cwd": str(tmp_path / "none")}):
+        with pytest.raises(keep.Elsewhere):
+            make(question | wrong, lambda _: None)
+
+
+def test_sparks_job_is_cancelled_for_a_client_that_has_gone_and_the_session_serves_on(
+    spark: SparkSession, asked: Request
+) -> None:
+    make, ends, ended = keep.reports(spark), list[BaseException](), Event()
+
+    def told(question: keep.Question, said: Said) -> Report:
+        def said_once(text: str) -> None:
+            if text == "reading":  # later steps would find out that nobody listens, without Spark's help
+                said(text)
+
+        try:
+            return make(question, said_once)
+        except BaseException as error:
+            ends.append(error)
+            raise
+        finally:
+            ended.set()
+
+    with serving(told, lambda: session.cancel(spark)) as path:
+        with connected(path) as client:
+            client.sendall(question_of(asked))
+            with client.makefile("rb") as lines:
+                assert [json.loads(lines.readline())["progress"] for _ in range(2)][1] == "reading"
+        assert ended.wait(PATIENCE_S)
+        assert "cancel" in str(ends[0]).lower()
+        assert keep.ask(asked, None) is not None
+
+
+def test_the_command_makes_its_reports_by_the_process_that_is_kept_until_that_one_is_told_to_end(
+    spark: SparkSession, story: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def starts(*_: Any, **__: Any) -> SparkSession:
+        raise AssertionError("Spark is started")
+
+    command = [sys.executable, "-m", "cli.lag.qpid_lag", "keep", "--idle", "5"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == f"ready: summaries use this Spark, by {keep.address()}\n"
+            with monkeypatch.context() as patched:
+                patched.setattr(session, "start", starts)
+                done = run("summarise", "--input", str(story[0]), "--format", "json")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            said = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, said) == (0, ("", ""))
+    assert not keep.address().exists()
+    assert (done.exit_code, done.stderr) == (0, "")
+    made_ms = json.loads(done.stdout)["made_ms"]
+    request = requests.request_of({"path": str(story[0]), "objective_ms": None, "target": 0.99}, made_ms)
+    assert done.stdout == json.dumps(summarise(spark, request)) + "\n"
