@@ -82,8 +82,11 @@ one. A stream makes the same small plans again and again, and its work is outsid
 Spark's is not."""
 
 
-def start(master: str | None = None, *, app: str = "qpid-lag", heap: str = "1g", work: Work = "short") -> SparkSession:
-    """A session on `master`; if that is None, on the master of spark-submit, or on this machine.
+def start(
+    master: str | None = None, *, app: str = "qpid-lag", heap: str = "1g", work: Work = "short", stays: bool = False
+) -> SparkSession:
+    """A session on `master`; if that is None, on the master of spark-submit, or on this machine. One that `stays` makes so many
+    short jobs that Java's optimising compiler is worth it.
 
     Refused when there is no suitable Java, or Spark does not start.
     """
@@ -95,10 +98,11 @@ def start(master: str | None = None, *, app: str = "qpid-lag", heap: str = "1g",
     if local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    compiler = ["-XX:TieredStopAtLevel=1"] if work == "short" else _LATE_OPTIMISING
-    collector = "-XX:+UseSerialGC" if work == "short" else "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
+    compiler = ["-XX:TieredStopAtLevel=1"] if work == "short" and not stays else _LATE_OPTIMISING
+    collector = "-XX:+UseSerialGC" if work == "short" else "-XX:+UseParallelGC"
+    methods = "-XX:-DontCompileHugeMethods" if work != "short" or stays else ""
     logging = f"-Dlog4j2.configurationFile={_own('log4j2.properties')}"
-    java_options = " ".join([*compiler, collector, archive.options(java), logging])
+    java_options = " ".join([*compiler, collector, methods, archive.options(java), logging])
     settings = {
         "spark.driver.extraClassPath": _usual_jars(),
         "spark.app.name": app,

@@ -48,8 +48,9 @@ STEP_S: Final = 300.0
 MAX_REQUEST: Final = 64 << 10
 MAX_ANSWER: Final = 64 << 20
 _LOOK_S: Final = 0.1
-_WARM_S: Final = 1200
+WARM_S: Final = 1200
 """The length of the story that is summarised first: so many lines that Spark compiles its plans (see `jobs/inputs.py`)."""
+WARM_TIMES: Final = 4
 _START_MS: Final = 1_767_600_000_000
 Question = dict[str, Any]
 Make = Callable[[Question, Callable[[str], None]], "Report"]
@@ -248,14 +249,15 @@ def reports(spark: SparkSession) -> Make:
 
 
 def warm(spark: SparkSession) -> None:
-    """Make a report that nobody needs, so that Java has loaded and compiled what the next one uses."""
+    """Make reports that nobody needs, so that Java has loaded and compiled what the next one uses."""
     from spark_analytics import demo_data
     from spark_analytics.jobs.summarise import summarise
     from spark_analytics.requests import request_of
 
     with tempfile.TemporaryDirectory(prefix="qpid-lag-") as folder:
-        demo_data.write(folder, demo_data.Shape(_START_MS, seconds=_WARM_S))
-        summarise(spark, request_of({"path": folder, "objective_ms": None, "target": 0.99}, _START_MS + 2 * _WARM_S * 1000))
+        demo_data.write(folder, demo_data.Shape(_START_MS, seconds=WARM_S))
+        for _ in range(WARM_TIMES):
+            summarise(spark, request_of({"path": folder, "objective_ms": None, "target": 0.99}, _START_MS + 2 * WARM_S * 1000))
 
 
 @contextmanager
@@ -315,10 +317,10 @@ def _run(path: Path, idle_s: float | None, master: str | None) -> None:
     mine = program(master)  # before all that this code loads later
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     progress("starting Spark")
-    spark = session.start(master, app="qpid-lag keep")
+    spark = session.start(master, app="qpid-lag keep", stays=True)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark has installed one of its own
     with session.ends(spark), socket.socket(socket.AF_UNIX) as listening:
-        progress("making a first summary")
+        progress("making summaries to warm up")
         warm(spark)
         listening.bind(str(path))
         listening.listen()

@@ -335,7 +335,8 @@ def test_the_command_makes_its_reports_by_the_process_that_is_kept_until_that_on
     def starts(*_: Any, **__: Any) -> SparkSession:
         raise AssertionError("Spark is started")
 
-    command = [sys.executable, "-m", "cli.lag.qpid_lag", "keep", "--idle", "5"]
+    code = "from cli.lag import keep, qpid_lag; keep.WARM_S, keep.WARM_TIMES = 120, 1; qpid_lag.main()"  # as quickly as it can
+    command = [sys.executable, "-c", code, "keep", "--idle", "5"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
