@@ -30,7 +30,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from broker.amqp import management_node
-from broker.amqp.links import Condition
+from broker.amqp.data import Condition
 from broker.core import limits, management, schema
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookup, shown

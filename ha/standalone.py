@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from broker.amqp.links import Condition
+from broker.amqp.data import Condition
 from broker.core.nodes import Refused
 from broker.service import Broker
 from broker.sessions.connection import Connection, Session

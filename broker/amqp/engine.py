@@ -24,19 +24,9 @@ from typing import Any, Protocol
 
 from cproton_ffi import ffi, lib
 
+from broker.amqp.data import Condition, condition_text, map_of, names_of, put_value, set_condition, text_of
 from broker.amqp.gathering import Gathering
-from broker.amqp.links import (
-    Condition,
-    Link,
-    Receiver,
-    Sender,
-    condition_text,
-    map_of,
-    names_of,
-    put_value,
-    set_condition,
-    text_of,
-)
+from broker.amqp.links import Link, Receiver, Sender
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
 from broker.amqp.unfinished import Unfinished
 from broker.core import limits, packs, sasl, values

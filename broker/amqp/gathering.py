@@ -17,7 +17,8 @@ from typing import Any
 
 from cproton_ffi import ffi, lib
 
-from broker.amqp.links import Condition, Link, Owner, PartsTaker, Receiver
+from broker.amqp.data import Condition
+from broker.amqp.links import Link, Owner, PartsTaker, Receiver
 from broker.amqp.scratch import SCRATCH_BYTES
 from broker.amqp.unfinished import Unfinished
 from broker.core import limits, message, packs

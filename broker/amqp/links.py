@@ -1,5 +1,4 @@
-"""The links of an AMQP connection, the requested properties of their termini, and error conditions. Thin objects over proton's C
-pointers.
+"""The links of an AMQP connection. Thin objects over proton's C pointers.
 
 Life of a link: the engine creates it when either side attaches, and its listener stores a `context` in it. It is open until one
 side detaches, its session ends or its engine is freed. After that every call on it does nothing.
@@ -15,15 +14,17 @@ has settled it, it is settled here at once, otherwise by `Sender.settle`. Source
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import add
 from typing import Any, NamedTuple, Protocol
 
 from cproton_ffi import ffi, lib
 
+from broker.amqp.arrived_pack import ArrivedPack
+from broker.amqp.asked import Asked
+from broker.amqp.data import Condition, condition_text, encoded_of, put_value, set_condition, text_of
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
 from broker.core import limits, packs, values
-from broker.core.filters import Filter, filters_of
 from broker.core.links import (
     ACCEPTED,
     FAILED,
@@ -45,40 +46,6 @@ NULL = ffi.NULL
 _MOST_STATE = (1 << TRANSACTION_SHIFT) - 1
 """States of deliveries above this are none of the standard's (part 3.4): they say nothing about the message."""
 assert (lib.PN_ACCEPTED, lib.PN_REJECTED, lib.PN_RELEASED, lib.PN_MODIFIED) == (ACCEPTED, REJECTED, RELEASED, MODIFIED)
-
-
-class Condition(Exception):
-    """An AMQP error condition for the peer: `name` (part 2.8.14 and following), a text for people, and an info for programs."""
-
-    def __init__(self, name: str, text: str, info: Mapping[str, Any] | None = None) -> None:
-        super().__init__(f"{name}: {text}")
-        self.name = name
-        self.text = text
-        self.info = info
-
-
-class Asked:
-    """The properties that a peer requests for one terminus of a link (part 3.5.3, 3.5.4)."""
-
-    __slots__ = (
-        *("address", "capabilities", "coordinator", "copy", "dynamic", "encoded_filters", "exists", "filters", "keep_s"),
-        *("properties", "timeout_s"),
-    )
-
-    def __init__(self, pointer: Any) -> None:
-        kind = lib.pn_terminus_get_type(pointer)
-        self.exists = kind != lib.PN_UNSPECIFIED
-        self.coordinator = kind == lib.PN_COORDINATOR
-        self.address = text_of(lib.pn_terminus_get_address(pointer))
-        self.dynamic = bool(lib.pn_terminus_is_dynamic(pointer))
-        self.copy = lib.pn_terminus_get_distribution_mode(pointer) == lib.PN_DIST_MODE_COPY
-        self.encoded_filters = encoded_of(lib.pn_terminus_filter(pointer))
-        self.filters = _filters_in(self.encoded_filters)
-        self.capabilities = names_of(lib.pn_terminus_capabilities(pointer))
-        self.properties = _filters_in(encoded_of(lib.pn_terminus_properties(pointer))) if self.dynamic else []
-        """Of the dynamic node that is to be made, in the form of filters."""
-        self.keep_s = _keep_s(pointer)
-        """Seconds for which it must exist after its link has ended. 0: for ever; None: it ends with its link."""
 
 
 class Kept(NamedTuple):
@@ -275,41 +242,6 @@ class Link:
             self.engine.forget(self)
 
 
-class _Pack:
-    """A delivery that is a pack: the messages from id `first` on, with their tags. `left` of them have no outcome yet."""
-
-    __slots__ = ("_said", "_whole", "delivery", "first", "left", "tags")
-
-    def __init__(self, delivery: Any, first: int, tags: list[bytes]) -> None:
-        self.delivery = delivery
-        self.first = first
-        self.tags = tags
-        self.left = len(tags)
-        self._whole = True
-        """Whether all messages that have an outcome were accepted, and none was withheld."""
-        self._said: list[packs.Outcome] = []
-
-    @property
-    def end(self) -> int:
-        """The id after its last message."""
-        return self.first + len(self.tags)
-
-    def settle(self, first: int, count: int, outcome: int, condition: Condition | None) -> None:
-        """These messages have an outcome, or none at all (0). With the last one the delivery is settled."""
-        self.left -= count
-        self._whole = self._whole and outcome == ACCEPTED
-        if outcome:
-            text = "" if condition is None else str(condition)
-            self._said.append(packs.Outcome(first - self.first, count, outcome, text))
-        if self.left:
-            return
-        state = ACCEPTED if self._whole else packs.OUTCOMES
-        if not self._whole:
-            put_value(lib.pn_disposition_data(lib.pn_delivery_local(self.delivery)), packs.outcomes(sorted(self._said)))
-        lib.pn_delivery_update(self.delivery, state)
-        lib.pn_delivery_settle(self.delivery)
-
-
 class Receiver(Link):
     """A link for incoming messages. `account` numbers them; `inbox` has those that were not taken yet. After `take_parts`, large
     messages (larger than `limits.LARGE_PARTS` parts) are passed on in parts. `partial` is the arrived beginning of a message,
@@ -411,7 +343,7 @@ class Receiver(Link):
         found: list[bytes] = []
         while len(found) < count:
             each, at = self.deliveries[start + len(found)], first + len(found)
-            if isinstance(each, _Pack):
+            if isinstance(each, ArrivedPack):
                 found += each.tags[at - each.first : first + count - each.first]
             else:
                 found.append(b"" if each is None else _tag_of(each))
@@ -431,7 +363,7 @@ class Receiver(Link):
             lib.pn_delivery_settle(delivery)
             self.deliveries += [None] * count
         else:
-            one = _Pack(delivery, self._base + len(self.deliveries), tags) if tags else delivery
+            one = ArrivedPack(delivery, self._base + len(self.deliveries), tags) if tags else delivery
             self.deliveries += [one] * count
 
     def used_credit(self, count: int) -> None:
@@ -516,7 +448,7 @@ class Receiver(Link):
         found: list[Any] = []
         while start < min(stop, len(self.deliveries)):
             each, end = self.deliveries[start], start + 1
-            if isinstance(each, _Pack):
+            if isinstance(each, ArrivedPack):
                 end = min(stop, each.end - self._base)
                 each.settle(self._base + start, end - start, outcome, condition)
             else:
@@ -529,12 +461,12 @@ class Receiver(Link):
         if self.packed is not None:
             for delivery_id in range(first, first + count):
                 each = self.deliveries[delivery_id - self._base]
-                if isinstance(each, _Pack):
+                if isinstance(each, ArrivedPack):
                     self.settle(delivery_id, 1, 0)
 
     def withhold_rest(self) -> None:
         """Let packs of which some messages have an outcome be settled with that, because the link is about to be closed."""
-        begun = {each for each in self.deliveries if isinstance(each, _Pack) and each.left < len(each.tags)}
+        begun = {each for each in self.deliveries if isinstance(each, ArrivedPack) and each.left < len(each.tags)}
         for pack in begun:
             for delivery_id in range(pack.first, pack.end):
                 if delivery_id >= self._base and self.deliveries[delivery_id - self._base] is pack:
@@ -1019,88 +951,6 @@ class Sender(Link):
             settle(delivery)
 
 
-def set_condition(pointer: Any, condition: Condition) -> None:
-    """Write an error condition into proton's own, cut so that its frame is as small as any peer may demand, because proton cannot
-    split it. Of the info, entries are left out that do not fit beside those before them; the text gets the rest."""
-    room = limits.MAX_CONDITION_BYTES
-    lib.pn_condition_set_name(pointer, condition.name.encode())
-    if condition.info:
-        named = _info_within(condition.info, room)
-        put_value(lib.pn_condition_info(pointer), named)
-        room -= len(named)
-    lib.pn_condition_set_description(pointer, _cut(condition.text, room))
-
-
-def _info_within(info: Mapping[str, Any], room: int) -> bytes:
-    """The first entries of an info, encoded, in at most so many bytes."""
-    fits: dict[values.Symbol, Any] = {}
-    encoded = values.encode(fits)
-    for key, value in info.items():
-        more = fits | {values.Symbol(key): value}
-        found = values.encode(more)
-        if len(found) <= room:
-            fits, encoded = more, found
-    return encoded
-
-
-def _cut(text: str, room: int) -> bytes:
-    """The text in UTF-8, in at most so many bytes."""
-    encoded = text.encode()
-    if len(encoded) <= room:
-        return encoded
-    return encoded[: max(room - 3, 0)].decode(errors="ignore").encode() + b"..."[:room]
-
-
-def condition_text(pointer: Any) -> str:
-    """A peer's error condition as "name: description", "" when there is none."""
-    if not lib.pn_condition_is_set(pointer):
-        return ""
-    name, text = text_of(lib.pn_condition_get_name(pointer)), text_of(lib.pn_condition_get_description(pointer))
-    return f"{name}: {text}" if text else name
-
-
-def text_of(pointer: Any) -> str:
-    """A C string, "" for NULL."""
-    return "" if pointer == NULL else ffi.string(pointer).decode("utf-8", "replace")
-
-
-def encoded_of(data: Any) -> bytes:
-    """The encoded content of a peer's data object; b"" if it is empty."""
-    size = lib.pn_data_encoded_size(data)
-    if size <= 0:
-        return b""
-    encoded = bytearray(size)
-    lib.pn_data_encode(data, ffi.from_buffer(encoded), size)
-    return bytes(encoded)
-
-
-def value_of(data: Any) -> Any:
-    """The value that a peer's data holds, None when it is empty; Condition when it cannot be read (text that is not UTF-8)."""
-    encoded = encoded_of(data)
-    try:
-        return values.decode(encoded) if encoded else None
-    except values.BadValue as error:
-        raise Condition("amqp:decode-error", f"a property, filter or capability cannot be read: {error}") from None
-
-
-def map_of(data: Any) -> dict[Any, Any]:
-    """The map that a peer's data holds, {} when it holds something else; Condition as `value_of`."""
-    found = value_of(data)
-    return found if isinstance(found, dict) else {}
-
-
-def _keep_s(pointer: Any) -> int | None:
-    """See `Asked.keep_s`. A durable terminus without an expiry policy is kept for ever: proton's default is to expire with the
-    session, which a client that requests durability does not mean."""
-    policy, timeout_s = lib.pn_terminus_get_expiry_policy(pointer), int(lib.pn_terminus_get_timeout(pointer))
-    if policy == lib.PN_EXPIRE_NEVER:
-        return 0
-    if timeout_s:
-        return timeout_s
-    durable = lib.pn_terminus_get_durability(pointer) != lib.PN_NONDURABLE
-    return 0 if durable and policy != lib.PN_EXPIRE_WITH_LINK else None
-
-
 def _put_source(source: Any, standing: Standing) -> None:
     lib.pn_terminus_set_type(source, lib.PN_SOURCE)
     lib.pn_terminus_set_address(source, standing.address.encode())
@@ -1110,27 +960,8 @@ def _put_source(source: Any, standing: Standing) -> None:
         put_value(lib.pn_terminus_capabilities(source), values.symbols(standing.capabilities))
 
 
-def _filters_in(encoded: bytes) -> list[Filter]:
-    try:
-        return filters_of(encoded) if encoded else []
-    except values.BadValue as error:
-        raise Condition("amqp:decode-error", f"a filter cannot be read: {error}") from None
-
-
-def names_of(data: Any) -> tuple[str, ...]:
-    """The symbols that a peer's data holds, one or an array of them; Condition as `value_of`."""
-    found = value_of(data)
-    return tuple(map(str, found if isinstance(found, list) else () if found is None else (found,)))
-
-
 def _txn_id(delivery: Any) -> bytes | None:
     """The id of the transaction that a delivery's state names; None when it names none."""
     if delivery == NULL or lib.pn_delivery_remote_state(delivery) != TRANSACTIONAL:
         return None
     return read_state(encoded_of(lib.pn_disposition_data(lib.pn_delivery_remote(delivery))))[0]
-
-
-def put_value(data: Any, encoded: bytes) -> None:
-    """Make proton's data hold a value, given as its bytes."""
-    taken = lib.pn_data_decode(data, ffi.from_buffer(encoded), len(encoded))
-    assert taken == len(encoded), f"proton takes {taken} of the {len(encoded)} bytes of a value"

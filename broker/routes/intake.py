@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from broker.amqp.links import Condition
+from broker.amqp.data import Condition
 from broker.core import limits, message
 from broker.core.acl.questions import Lookups
 from broker.core.commands import RouteAdd

@@ -16,7 +16,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.amqp.links import Condition, Link, Receiver
+from broker.amqp.data import Condition
+from broker.amqp.links import Link, Receiver
 from broker.client import ClientError, ManagementClient, ManagementError
 from broker.core import limits, routes
 from broker.core.commands import RouteAdd

@@ -20,7 +20,8 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 
-from broker.amqp.links import Condition, Sender
+from broker.amqp.data import Condition
+from broker.amqp.links import Sender
 from broker.core.acl import questions
 from broker.core.nodes import QueueNode, Refused
 from broker.sessions.attach import Attach

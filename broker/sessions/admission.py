@@ -23,7 +23,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from broker.amqp.links import Condition
+from broker.amqp.data import Condition
 from broker.amqp.scratch import Scratch
 from broker.amqp.unfinished import Unfinished
 from broker.core import limits, sasl

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from broker.amqp.links import Asked, Condition, Link
+from broker.amqp.asked import Asked
+from broker.amqp.data import Condition
+from broker.amqp.links import Link
 from broker.core.acl.questions import Lookups
 from broker.core.nodes import Refused
 from broker.core.subscriptions import Origin

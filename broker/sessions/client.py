@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from broker.amqp.links import Condition, Link, Receiver, Sender
+from broker.amqp.data import Condition
+from broker.amqp.links import Link, Receiver, Sender
 from broker.core import limits
 from broker.core.bearer import CBS_NODE
 from broker.core.subscriptions import Origin

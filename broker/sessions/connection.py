@@ -24,8 +24,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from broker.amqp.data import Condition
 from broker.amqp.engine import Engine
-from broker.amqp.links import Condition, Link, Receiver, Sender
+from broker.amqp.links import Link, Receiver, Sender
 from broker.amqp.scratch import Scratch
 from broker.amqp.unfinished import Unfinished
 from broker.core import limits, sasl

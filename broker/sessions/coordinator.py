@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.amqp.links import Condition
+from broker.amqp.data import Condition
 from broker.core import limits, message
 from broker.core.acl.questions import Lookups
 from broker.core.links import REJECTED

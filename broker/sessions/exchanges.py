@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from broker.amqp.links import Condition, Sender
+from broker.amqp.data import Condition
+from broker.amqp.links import Sender
 from broker.core import limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups

@@ -15,7 +15,7 @@ from itertools import chain
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.amqp.links import Condition
+from broker.amqp.data import Condition
 from broker.core import limits
 from broker.core.commands import LARGE_SINCE, MACHINE_VERSION, TIMES_SINCE, ExchangeDel, QueueDel
 from broker.core.definitions import Change

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any, Final
 
-from broker.amqp.links import Condition
+from broker.amqp.data import Condition
 from broker.core.acl import questions
 from broker.core.addresses import exchange_in, queue_in
 from broker.core.commands import Command, ExchangeDel, QueueAdd, QueueDel, QueueDelIfEmpty

@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from broker.amqp.links import Condition, Kept, Receiver
+from broker.amqp.data import Condition
+from broker.amqp.links import Kept, Receiver
 from broker.core import limits
 from broker.core.acl.questions import Lookups
 from broker.core.commands import LINKS_SINCE, LinkAdd, LinkForget, LinkKey

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from broker.amqp.links import Condition
+from broker.amqp.data import Condition
 from broker.core import limits
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups

@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.amqp.links import Condition, Receiver
+from broker.amqp.data import Condition
+from broker.amqp.links import Receiver
 from broker.core import arrivals, bundles, limits, message
 from broker.core.acl.questions import Lookups, shown
 from broker.core.arrivals import Arrivals

@@ -19,7 +19,8 @@ from typing import Protocol
 
 from twisted.logger import Logger
 
-from broker.amqp.links import Condition, Sender, Standing
+from broker.amqp.data import Condition
+from broker.amqp.links import Sender, Standing
 from broker.core import letters, limits
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups

@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any
 
 from broker.amqp import management_node
-from broker.amqp.links import Condition, Sender
+from broker.amqp.data import Condition
+from broker.amqp.links import Sender
 from broker.core import limits, message, rabbitmq
 from broker.core.links import REJECTED
 from broker.core.message import BadMessage

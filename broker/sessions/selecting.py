@@ -16,7 +16,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
-from broker.amqp.links import Condition
+from broker.amqp.data import Condition
 from broker.core import limits
 from broker.core.parts import Manifest
 from broker.core.queues.blocks import Lot

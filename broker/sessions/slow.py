@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from broker.amqp.links import Condition
+from broker.amqp.data import Condition
 from broker.core import limits
 from broker.sessions.consumer import Subscription
 from broker.sessions.queue_terminus import QueueTerminus

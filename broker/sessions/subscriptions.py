@@ -18,7 +18,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from broker.amqp.links import Condition, Link, Sender, Standing
+from broker.amqp.data import Condition
+from broker.amqp.links import Link, Sender, Standing
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookup, Lookups
 from broker.core.commands import Bind, Command, QueueDel, Unbind, unstorable

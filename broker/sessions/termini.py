@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from broker.amqp.links import Asked, Condition, Receiver, Sender
+from broker.amqp.asked import Asked
+from broker.amqp.data import Condition
+from broker.amqp.links import Receiver, Sender
 from broker.core import limits
 from broker.core.acl import questions
 from broker.core.addresses import behind_url

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from broker.amqp.links import Condition
+from broker.amqp.data import Condition
 from broker.core import limits
 from broker.core.duplicates import id_of
 from broker.core.links import ACCEPTED, REJECTED, TRANSACTION_SHIFT

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from broker.amqp.links import Condition
+from broker.amqp.data import Condition
 from broker.core import lifetimes, limits, message
 from broker.core.links import REJECTED, RELEASED
 from broker.core.nodes import QueueNode, Unplaced

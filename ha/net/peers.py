@@ -32,8 +32,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from broker.amqp.data import Condition
 from broker.amqp.engine import Engine
-from broker.amqp.links import Condition, Link, Receiver, Sender
+from broker.amqp.links import Link, Receiver, Sender
 from broker.amqp.scratch import Scratch
 from broker.core import urls
 from broker.core.limits import SESSION_WINDOW_BYTES

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from cproton_ffi import ffi, lib
 
-from broker.amqp.links import Receiver, encoded_of, put_value
+from broker.amqp.data import encoded_of, put_value
+from broker.amqp.links import Receiver
 from broker.client import ManagementClient
 from broker.core import packs, values
 from broker.core.links import ACCEPTED, REJECTED, RELEASED

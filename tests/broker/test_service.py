@@ -9,7 +9,8 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
 
-from broker.amqp.links import Condition, Link, Receiver, Sender
+from broker.amqp.data import Condition
+from broker.amqp.links import Link, Receiver, Sender
 from broker.core import limits
 from broker.core.identity import Socket
 from broker.core.nodes import CLUSTER, LOCAL

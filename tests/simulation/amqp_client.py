@@ -19,7 +19,7 @@ from cproton_ffi import ffi, lib
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.python.failure import Failure
 
-from broker.amqp.links import condition_text, encoded_of, names_of, put_value, text_of
+from broker.amqp.data import condition_text, encoded_of, names_of, put_value, text_of
 from broker.core.filters import SELECTOR
 from broker.core.links import NUMBERED
 from broker.core.values import Ready, Symbol, encode

@@ -19,7 +19,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 
-from broker.amqp.links import Condition
+from broker.amqp.data import Condition
 from broker.core.sasl_client import Login
 from broker.sessions.connection import Session
 from ha.amqp import replication_link

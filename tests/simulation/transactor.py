@@ -16,7 +16,7 @@ from typing import Any
 
 from cproton_ffi import ffi, lib
 
-from broker.amqp.links import put_value
+from broker.amqp.data import put_value
 from broker.core import values
 from broker.core.transactions import DECLARED, TRANSACTIONAL, accepted_fields
 from tests.simulation.amqp_client import ACCEPTED, ClientConnection

@@ -6,8 +6,9 @@ from typing import Any
 
 import proton
 
+from broker.amqp.data import Condition
 from broker.amqp.engine import Engine
-from broker.amqp.links import Condition, Link, Receiver, Sender
+from broker.amqp.links import Link, Receiver, Sender
 
 
 class Listener:

@@ -7,7 +7,7 @@ from typing import Any
 import proton
 import pytest
 
-from broker.amqp.links import Condition
+from broker.amqp.data import Condition
 from broker.core import limits
 from broker.core.door import HEADER
 from broker.core.links import ACCEPTED, REJECTED, RELEASED

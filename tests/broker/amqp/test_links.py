@@ -5,7 +5,8 @@ from __future__ import annotations
 import proton
 import pytest
 
-from broker.amqp.links import Condition, Receiver, Sender
+from broker.amqp.data import Condition
+from broker.amqp.links import Receiver, Sender
 from broker.core import limits
 from broker.core.filters import Filter
 from broker.core.links import ACCEPTED, FAILED, MODIFIED, REJECTED, RELEASED, UNDELIVERABLE

@@ -8,7 +8,7 @@ from typing import Any
 import proton
 import pytest
 
-from broker.amqp.links import Condition
+from broker.amqp.data import Condition
 from broker.core import limits
 from tests.broker.clients import ADMIN, Bench, Client, bench
 from tests.broker.sessions.test_slow import holder
