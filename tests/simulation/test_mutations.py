@@ -37,6 +37,7 @@ LAST_CAUGHT_BY = {
     "redelivers-last": 3,
     "reopens-unsettled": 3,
     "ring-lets-go-in-a-batch-of-its-own": 3,
+    "settles-what-is-not-committed": 16,
     "settles-what-is-sent": 6,
     "stands-below-its-floor": 21,
     "stands-unasked": 16,
