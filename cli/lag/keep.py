@@ -50,7 +50,7 @@ MAX_ANSWER: Final = 64 << 20
 _LOOK_S: Final = 0.1
 WARM_S: Final = 1200
 """The length of the story that is summarised first: so many lines that Spark compiles its plans (see `jobs/inputs.py`)."""
-WARM_TIMES: Final = 4
+WARM_TIMES: Final = 8
 _START_MS: Final = 1_767_600_000_000
 Question = dict[str, Any]
 Make = Callable[[Question, Callable[[str], None]], "Report"]
