@@ -28,6 +28,9 @@ from tests.spark_analytics.conftest import START_MS
 
 PATIENCE_S = 120.0
 Said = Callable[[str], None]
+PYTHON = [sys.executable, "-P", "-c"]
+SAME_CODE = {"PYTHONPATH": str(Path(keep.__file__).parents[2])}
+"""For a process with the code of this one. It would take that of the folder in which it starts, which is another program."""
 
 
 @pytest.fixture(autouse=True)
@@ -222,10 +225,14 @@ def test_one_that_is_killed_in_the_middle_is_no_loss_and_the_next_one_takes_its_
         "    listening.bind(str(path)); listening.listen(); print('ready', flush=True)\n"
         "    keep.serve(listening, keep.program(None), lambda *_: os.kill(os.getpid(), signal.SIGKILL), lambda: None)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*PYTHON, code], stdout=subprocess.PIPE, text=True, env=os.environ | SAME_CODE) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        assert ask() is None
+        try:
+            assert process.stdout.readline() == "ready\n"
+            assert ask() is None
+            process.wait(PATIENCE_S)
+        finally:
+            process.kill()
     assert process.returncode == -signal.SIGKILL
     assert keep.address().is_socket()
     assert ask() is None
@@ -336,8 +343,9 @@ def test_the_command_makes_its_reports_by_the_process_that_is_kept_until_that_on
         raise AssertionError("Spark is started")
 
     code = "from cli.lag import keep, qpid_lag; keep.WARM_S, keep.WARM_TIMES = 120, 1; qpid_lag.main()"  # as quickly as it can
-    command = [sys.executable, "-c", code, "keep", "--idle", "5"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [*PYTHON, code, "keep", "--idle", "5"]
+    piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=os.environ | SAME_CODE, **piped) as process:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == f"ready: summaries use this Spark, by {keep.address()}\n"
