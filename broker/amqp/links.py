@@ -480,9 +480,9 @@ def _tag_of(delivery: Any) -> bytes:
 
 class _Pieces:
     """A message that is passed to proton in pieces: `data[start:stop]` was not passed yet, and `source` gives the bytes after
-    that, if there are any."""
+    that, if there are any. When it is `aborted`, proton is told so as soon as it is the link's current delivery."""
 
-    __slots__ = ("data", "delivery", "presettled", "source", "start", "stop")
+    __slots__ = ("aborted", "data", "delivery", "presettled", "source", "start", "stop")
 
     def __init__(
         self, delivery: Any, data: bytes, start: int, stop: int, presettled: bool, source: PieceSource | None = None
@@ -493,6 +493,7 @@ class _Pieces:
         self.start = start
         self.stop = stop
         self.presettled = presettled
+        self.aborted = False
 
 
 class Sender(Link):
@@ -508,6 +509,7 @@ class Sender(Link):
         "_first_id",
         "_gives_back",
         "_ids",
+        "_n_aborted",
         "_next_id",
         "_next_tag",
         "_outcome",
@@ -559,6 +561,8 @@ class Sender(Link):
         """Delivery that is a pack -> how many messages it has, until its outcome has arrived."""
         self._pieces: deque[_Pieces] = deque()
         self._pieces_bytes = 0
+        self._n_aborted = 0
+        """How many of `_pieces` are aborted: they take no credit."""
         self._gives_back = False
         """Whether the rest of the credit is to be given back when proton has all pieces."""
         self._ids: dict[Any, int] = {}
@@ -590,7 +594,7 @@ class Sender(Link):
     @property
     def _free(self) -> int:
         """The deliveries for which there is credit; below 0: so many wait in proton for more."""
-        return int(lib.pn_link_credit(self.handle)) - len(self._pieces) if self.open else 0
+        return int(lib.pn_link_credit(self.handle)) - len(self._pieces) + self._n_aborted if self.open else 0
 
     @property
     def is_answered(self) -> bool:
@@ -729,6 +733,10 @@ class Sender(Link):
             if lib.pn_link_current(handle) != one.delivery:  # the delivery was settled before the peer had received all of it
                 self._drop_pieces(one.delivery)
                 continue
+            if one.aborted:
+                self._abort(one)
+                fed = True
+                continue
             if one.start == one.stop and one.source is not None:
                 piece = one.source.next_piece()
                 if piece is None:
@@ -783,26 +791,40 @@ class Sender(Link):
         one = next((each for each in self._pieces if each.source is source), None)
         if one is None or not self.open:
             return False
-        self._pieces.remove(one)
-        self._pieces_bytes -= one.stop - one.start
         delivery_id = self._ids.pop(one.delivery, None)
         if delivery_id is not None:
             self.account.take(delivery_id, 1)
             self._keeps(-1)
-        lib.pn_delivery_abort(one.delivery)
+        self._abort(one)
         self.account.credit = self.credit
         return True
 
-    def _drop_pieces(self, delivery: Any) -> bool:
-        """This delivery is settled: if it waits for proton to have all of it, the rest goes nowhere. Returns whether it does."""
-        one = next((each for each in self._pieces if each.delivery == delivery), None)
+    def _abort(self, one: _Pieces) -> None:
+        """Abort this message: now if it is the current delivery, or else when it is. Proton would keep one that it has not begun
+        until it works next, and until then could make it the current one and write into it after it was freed."""
+        self._pieces_bytes -= one.stop - one.start
+        one.source, one.data, one.start, one.stop = None, b"", 0, 0
+        self._n_aborted -= one.aborted
+        one.aborted = bool(lib.pn_link_current(self.handle) != one.delivery)
+        self._n_aborted += one.aborted
+        if not one.aborted:
+            self._pieces.remove(one)
+            lib.pn_delivery_abort(one.delivery)
+
+    def _piecewise(self, delivery: Any) -> _Pieces | None:
+        """This delivery, if proton does not have all of it and gets it in pieces."""
+        return next((each for each in self._pieces if each.delivery == delivery), None)
+
+    def _drop_pieces(self, delivery: Any) -> None:
+        """This delivery is settled: if proton does not have all of it, the rest goes nowhere."""
+        one = self._piecewise(delivery)
         if one is None:
-            return False
+            return
         self._pieces.remove(one)
         self._pieces_bytes -= one.stop - one.start
+        self._n_aborted -= one.aborted
         if one.source is not None:
             one.source.dropped()
-        return True
 
     @property
     def feeds(self) -> bool:
@@ -874,11 +896,14 @@ class Sender(Link):
         for delivery in [each for each, delivery_id in self._ids.items() if delivery_id < before]:
             del self._ids[delivery]
             self._keeps(-1)
-            if self._pieces and self._drop_pieces(delivery):
-                lib.pn_delivery_abort(delivery)
-            else:
+            one = self._piecewise(delivery)
+            if one is None:
                 lib.pn_delivery_update(delivery, RELEASED)
                 lib.pn_delivery_settle(delivery)
+                continue
+            if one.source is not None:
+                one.source.dropped()
+            self._abort(one)
         self.account.credit = self.credit
 
     def _tell(self) -> None:

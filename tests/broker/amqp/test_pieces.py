@@ -9,6 +9,7 @@ from broker.amqp.links import Receiver
 from broker.core import limits
 from broker.core.links import ACCEPTED
 from tests.broker.amqp.pairs import Pair, Proton
+from tests.broker.amqp.test_engine import ACCEPT, STILL_HERE, named
 
 LARGE = bytes(range(256)) * (limits.PIECE_BYTES * 5 // 256) + b"the end"
 
@@ -118,17 +119,22 @@ def test_a_peer_that_no_longer_drains_keeps_its_credit() -> None:
     assert link.credit == link.account.credit == 10
 
 
-def test_messages_that_are_taken_back_before_all_of_them_has_gone_out_are_no_messages_for_the_peer() -> None:
+@pytest.mark.parametrize("begun_is_last", [False, True], ids=["in their order", "the one that is going out is the last"])
+def test_messages_that_are_taken_back_before_all_of_them_has_gone_out_are_no_messages_for_the_peer(begun_is_last: bool) -> None:
     """Breaks when a consumer that reads slowly gets the beginning of a message as a message, and empty ones after it: proton
-    ends a delivery that is settled as if it were complete."""
+    ends a delivery that is settled as if it were complete. Or when a message that has not begun is aborted before the one that
+    is going out: proton would write the next message into memory that is free."""
     peer = Proton().open()
     receiver = peer.receiver(credit=10)
     link = peer.out("r")
     for number, data in enumerate((b"whole", LARGE, b"small", b"", LARGE)):
         link.send_one(data, number)
     peer.transport.push(b"".join(peer.server.engine.take_output(5000)))
+    if begun_is_last:
+        peer.to_server(named(1, 1, STILL_HERE))
     list(link.account.take(0, 4))
     link.take_back(4)
+    assert (link.credit, link.account.credit) == (7, 7), "what has not begun takes no credit"
     peer.settle()
     found = []
     while receiver.current and not receiver.current.partial:
@@ -136,7 +142,7 @@ def test_messages_that_are_taken_back_before_all_of_them_has_gone_out_are_no_mes
         found.append("aborted" if delivery.aborted else len(receiver.recv(1 << 24)))
         receiver.advance()
     assert found == [5, "aborted", len(LARGE)]
-    assert (receiver.credit, link.credit, link.account.credit) == (7, 7, 7), "what has not begun takes no credit"
+    assert (receiver.credit, link.credit, link.account.credit) == (7, 7, 7)
     link.send_one(b"next", 5)
     peer.settle()
     assert receiver.recv(100) == b"next"
@@ -153,4 +159,60 @@ def test_a_drain_is_answered_although_the_last_message_is_settled_before_all_of_
     pair.client.engine.take_output(1)
     link.take_back(1)
     pair.settle()
+    assert (link.credit, link.account.credit, link.feeds) == (0, 0, False)
+
+
+class NotRead:
+    """A source whose pieces are not in memory."""
+
+    has_more = True
+
+    def next_piece(self) -> bytes | None:
+        return None
+
+    def sent(self) -> None: ...
+    def dropped(self) -> None: ...
+
+
+def test_a_message_is_aborted_behind_one_that_the_peer_settles_before_all_of_it_has_gone_out() -> None:
+    """Breaks when proton makes the aborted one the current delivery, after it has freed it."""
+    peer = Proton().open()
+    receiver = peer.receiver(credit=10)
+    link = peer.out("r")
+    link.send_one(LARGE, 40)
+    source = NotRead()
+    link.send_pieces(source, 41, False)
+    peer.transport.push(b"".join(peer.server.engine.take_output(5000)))
+    assert link.abort_pieces(source)
+    assert (link.credit, link.account.credit, link.unsettled) == (9, 9, 1), "what has not begun takes no credit"
+    peer.to_server(named(0, 0, ACCEPT, settled=True))
+    peer.settle()
+    for number in range(42, 45):
+        link.send_one(b"%d" % number, number)
+    peer.settle()
+    receiver.advance()
+    found = []
+    while receiver.current:
+        found.append(receiver.recv(100))
+        receiver.advance()
+    assert found == [b"42", b"43", b"44"]
+    assert (link.credit, link.account.credit, link.feeds) == (6, 6, False)
+
+
+def test_a_drain_is_answered_after_messages_that_were_aborted_before_they_began() -> None:
+    """Breaks when their credit is given back as if they took it, or never."""
+    peer = Proton().open()
+    receiver = peer.receiver()
+    receiver.drain(10)
+    peer.to_server(peer.output())
+    link = peer.out("r")
+    for number in range(3):
+        link.send_one(LARGE, number)
+    peer.transport.push(b"".join(peer.server.engine.take_output(5000)))
+    peer.to_server(named(0, 0, STILL_HERE))
+    link.take_back(3)
+    assert link.credit == link.account.credit == 9
+    link.drained()
+    peer.settle()
+    assert (receiver.queued, receiver.credit, receiver.drained()) == (1, 1, 9)
     assert (link.credit, link.account.credit, link.feeds) == (0, 0, False)
