@@ -122,8 +122,10 @@ def replace_broker(old: str, new: str, wait: float, form: str, **given: Any) -> 
             await wait_for_role(at, reactor, come, role, wait, level=True)
         if site := _tags(view, gone).get("site") if "site" not in _tags(view, come) else None:
             await tag_site(at, reactor, come, str(site))
-        if _role(await view_of(at, reactor), gone):
-            await _remove(at, reactor, gone, False)
+        now = await view_of(at, reactor)
+        if _role(now, gone):
+            in_its_place = _role(view, come) != "voter" and _role(now, come) == "voter"
+            await _remove(at, reactor, gone, in_its_place)  # with a new voter as many are left as there were before
 
     _run(change, {"old": gone, "new": come}, form)
 

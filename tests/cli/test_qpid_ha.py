@@ -525,6 +525,25 @@ def test_a_broker_is_replaced_by_adding_one_and_then_removing_the_other(peers: A
 
 
 @pytest.mark.parametrize(
+    "before, after, wait, force",
+    [("", "voter", "3", True), ("learner", "learner", "0", False), ("voter", "voter", "3", False)],
+    ids=["a new voter", "no vote yet", "a voter before"],
+)
+def test_the_old_broker_is_removed_by_force_only_when_this_run_has_put_a_voter_in_its_place(
+    peers: Any, tmp_path: Any, before: str, after: str, wait: str, force: bool
+) -> None:
+    """Breaks when a broker of a cluster of two cannot be replaced, because two voters are left, as there were before. Or when a
+    cluster of three loses a voter, because the new one was a voter already or has no vote."""
+    asked = tmp_path / "asked"
+    voters = [{"address": address, "role": "voter"} for address in ("a:1", "b:1")]
+    first, then = (PRIMARY | {"members": voters + [{"address": "c:1", "role": role}] * bool(role)} for role in (before, after))
+    primary = peers(ha=first, then={"ADD-BROKER ha": then}, record=str(asked))
+    assert run("qpid-ha", "replace-broker", "b:1", "c:1", "--wait", wait, "-b", primary.name).status == 0
+    last = json.loads(asked.read_text().splitlines()[-1])
+    assert (last["what"], last["body"]) == ("REMOVE-BROKER ha", {"address": "b:1", "force": force})
+
+
+@pytest.mark.parametrize(
     "words, body",
     [
         (["authority", "etcd"], {"setting": "authority", "kind": "etcd"}),

@@ -47,6 +47,22 @@ def test_a_cluster_grows_to_five_shrinks_and_replaces_a_dead_broker_under_load(t
                 broker.wait_for("ready", "active")
 
 
+def test_a_broker_of_a_cluster_of_two_is_replaced(tmp_path: Path) -> None:
+    """Breaks when the old one stays, because two voters would be left."""
+    with cluster(tmp_path, 2) as brokers:
+        old = next(broker for broker in brokers.brokers if broker is not brokers.primary())
+        (port,) = free_ports(1)
+        everyone = f"{brokers.url},127.0.0.1:{port}"
+        new = BrokerProcess(tmp_path / "new", port, ["--ha-cluster", "yes", "--ha-brokers-url", everyone])
+        brokers.brokers.append(new)
+        new.start()
+        new.wait_for("joining")
+        primary = brokers.primary()
+        ran = run("qpid-ha", "replace-broker", old.address, new.address, "-b", primary.address)
+        assert ran.status == 0, ran.err
+        assert primary.status()["membership"]["voters"] == sorted([primary.address, new.address])
+
+
 def test_all_brokers_are_restarted_in_turn_and_none_is_stopped_that_is_needed(tmp_path: Path) -> None:
     """Breaks when a restart costs an accepted message, when the next broker goes before the last is back, or when a stop leaves
     no majority."""
