@@ -239,8 +239,8 @@ class ClusterMember:
 
     def _hand_over_to(self, candidates: list[str], failed: Callable[[str], None]) -> None:
         """Hand over to the first of these that takes over within --ha-switchover-timeout; `failed` is called with the reason if
-        none does. A candidate that has everything gets half of the time that is left, or all of it if it is the last one. After
-        a successful transfer the vote of this broker may still be needed."""
+        none does. No attempt takes longer than what is left of it. A candidate that has everything, and is not the last one, gets
+        half of that. After a successful transfer the vote of this broker may still be needed."""
         until_s = self._clock.seconds() + self._settings.ha_switchover_timeout
 
         def attempt(others: list[str], refused: str) -> None:
@@ -249,7 +249,7 @@ class ClusterMember:
                 failed(refused)
                 return
             patience_s = left_s / 2 if others[1:] else None
-            self.log.requests.transfer(others[0], patience_s).addCallback(ended, others[1:])
+            self.log.requests.transfer(others[0], patience_s, left_s).addCallback(ended, others[1:])
 
         def ended(outcome: TransferEnded, others: list[str]) -> None:
             if not outcome.done:

@@ -37,7 +37,7 @@ class Handover:
     far behind, the primary continues to serve and waits until `level_by`. Then the clients are `quieting`. Once they
     are `quiet`, nothing more is proposed. The primary's own disk is then waited for until `own_disk_by`. `sent_at` is when
     the candidate was last told to ask for votes. From the first time on it has `patience_s`, and in any case until the
-    `deadline`.
+    `deadline`, `timeout_s` after it `began`.
     """
 
     __slots__ = (
@@ -51,11 +51,13 @@ class Handover:
         "quiet",
         "quieting",
         "sent_at",
+        "timeout_s",
     )
 
     def __init__(self, candidate: str, now: float, timeout_s: float, asked: bool, patience_s: float | None) -> None:
         self.candidate = candidate
         self.began = now
+        self.timeout_s = timeout_s
         self.patience_s = timeout_s if patience_s is None else patience_s
         self.level_by = now + timeout_s / 2
         self.deadline = self.own_disk_by = now + timeout_s
@@ -184,7 +186,7 @@ class Primary:
             self._let_go(now)
         handover = self._handover
         if handover is not None and not handover.quieting and now >= handover.level_by:
-            self._call_off(self._distance(handover.candidate, self._member.settings.transfer_timeout_s / 2))
+            self._call_off(self._distance(handover.candidate, handover.timeout_s / 2))
         elif handover is not None and now >= handover.deadline:
             member = self._member
             held_up = handover.sent_at is None and member.durable_index < member.log.last_index
@@ -208,7 +210,9 @@ class Primary:
         if self._handover is not None and self._handover.candidate == peer:
             self._call_off(f"the link to {peer} broke")
 
-    def transfer(self, now: float, candidate: str, *, asked: bool, patience_s: float | None = None) -> None:
+    def transfer(
+        self, now: float, candidate: str, *, asked: bool, patience_s: float | None = None, within_s: float | None = None
+    ) -> None:
         """Hand over to a backup (dissertation §3.10): let the clients become quiet, accept no more proposals, wait
         until the backup has everything, and let it ask for votes.
         """
@@ -218,7 +222,8 @@ class Primary:
         if obstacle:
             self._end_transfer(candidate, obstacle, asked=asked, later=later)
             return
-        self._handover = Handover(candidate, now, self._member.settings.transfer_timeout_s, asked, patience_s)
+        timeout_s = self._member.settings.transfer_timeout_s if within_s is None else within_s
+        self._handover = Handover(candidate, now, timeout_s, asked, patience_s)
         self._quiesce()
 
     def handover_refused(self, candidate: str, reason: str) -> None:
@@ -233,7 +238,7 @@ class Primary:
         if handover is None or handover.quieting or self._lag(handover.candidate) > self._member.settings.ready_lag_batches:
             return
         handover.quieting = True
-        self._member.emit(Quiesce(self._member.settings.transfer_timeout_s / 2))
+        self._member.emit(Quiesce(handover.timeout_s / 2))
 
     def _lag(self, candidate: str) -> int:
         return self._member.log.last_index - self.peers[candidate].match_index

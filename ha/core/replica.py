@@ -328,12 +328,14 @@ class Replica:
         """Why no new lineage can begin here, or ""."""
         return self._candidacy.obstacle_to_takeover(now)
 
-    def transfer(self, now: float, candidate: str, patience_s: float | None = None) -> list[Effect]:
-        """Hand over to this backup. It ends with TransferEnded. `patience_s`: how long the backup may take when it has
-        everything, if that is less than the time for a handover.
+    def transfer(
+        self, now: float, candidate: str, patience_s: float | None = None, within_s: float | None = None
+    ) -> list[Effect]:
+        """Hand over to this backup. It ends with TransferEnded. `within_s`: how long all of it may take, if that is not the time
+        for a handover. `patience_s`: how long the backup may take when it has everything, if that is less.
         """
         if isinstance(self._office.role, Primary):
-            self._office.role.transfer(now, candidate, asked=False, patience_s=patience_s)
+            self._office.role.transfer(now, candidate, asked=False, patience_s=patience_s, within_s=within_s)
         else:
             self._member.emit(TransferEnded(candidate, False, self._not_primary()))
         return self._done(now)

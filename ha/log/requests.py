@@ -62,11 +62,11 @@ class Requests:
 
     # ---- of a primary
 
-    def transfer(self, candidate: str, patience_s: float | None = None) -> Deferred[TransferEnded]:
-        """Hand over to this backup. `patience_s`: see `Replica.transfer`."""
+    def transfer(self, candidate: str, patience_s: float | None = None, within_s: float | None = None) -> Deferred[TransferEnded]:
+        """Hand over to this backup. `patience_s`, `within_s`: see `Replica.transfer`."""
         ended: Deferred[TransferEnded] = Deferred()
         self._transfers.setdefault(candidate, []).append(ended)
-        self._take(self.replica.transfer(self._seconds(), candidate, patience_s))
+        self._take(self.replica.transfer(self._seconds(), candidate, patience_s, within_s))
         return ended
 
     def add_member(self, address: str, *, witness: bool = False) -> Deferred[MembershipEnded]:

@@ -236,10 +236,12 @@ def test_the_word_to_the_candidate_is_for_a_fit_one_in_the_same_epoch() -> None:
     assert cluster.wires == [("d", "a", told)], "a learner asks nobody for votes"
 
 
-def until_handed_over(cluster: Cluster, candidate: str, patience_s: float | None = None) -> tuple[float, TransferEnded]:
+def until_handed_over(
+    cluster: Cluster, candidate: str, patience_s: float | None = None, within_s: float | None = None
+) -> tuple[float, TransferEnded]:
     """Have `a` hand over; the seconds that it took, and how it ended."""
     began, before = cluster.now, len(cluster["a"].ends(TransferEnded))
-    cluster.call("a", lambda replica: replica.transfer(cluster.now, candidate, patience_s))
+    cluster.call("a", lambda replica: replica.transfer(cluster.now, candidate, patience_s, within_s))
     while len(cluster["a"].ends(TransferEnded)) == before:
         cluster.pass_time(0.1)
     return cluster.now - began, cluster["a"].ends(TransferEnded)[-1]
@@ -292,6 +294,31 @@ def test_a_candidate_that_says_nothing_has_as_long_as_the_primary_is_patient() -
     assert (0.4 < took_s < 0.8, ended.done) == (True, False)
     assert ended.reason == "the handover was cancelled: b has not taken over within 0.5 s"
     assert until_handed_over(cluster, "c")[1].done
+
+
+def test_the_last_candidate_has_no_more_than_the_time_that_is_left() -> None:
+    """Breaks when clients are without a primary for longer than a switchover may take, because an earlier candidate said
+    nothing."""
+    cluster = DeafCandidate("a", "b", "c")
+    cluster.promote("a")
+    cluster.pass_time(0.3)
+    took_s, ended = until_handed_over(cluster, "b", within_s=2.0)
+    assert (1.9 < took_s < 2.3, ended.done) == (True, False)
+    assert ended.reason == "the handover was cancelled: b has not taken over within 2 s"
+    assert cluster["a"].ends(Quiesce)[-1] == Quiesce(1.0)
+    assert until_handed_over(cluster, "c", within_s=2.0)[1].done
+
+
+def test_a_candidate_that_stays_behind_is_given_up_after_half_of_the_time_that_is_left() -> None:
+    cluster = behind(9)
+    cluster.call("a", lambda replica: replica.transfer(cluster.now, "b", within_s=1.0), settle=False)
+    for _ in range(12):
+        cluster.tick(0.05)
+        cluster.wires = [wire for wire in cluster.wires if wire[1] != "b" or not getattr(wire[2], "entries", ())]
+        while cluster.wires:
+            cluster.deliver()
+    text = "the handover was cancelled: b catches up, and is 9 batches (900 bytes) behind after 0.5 s"
+    assert cluster["a"].ends(TransferEnded) == [TransferEnded("b", False, text)]
 
 
 def test_a_request_to_hand_over_that_reaches_a_backup_is_refused_with_the_primarys_name() -> None:
