@@ -108,8 +108,8 @@ def _span(inside: list[Row], now_ms: int) -> tuple[int, int]:
     A line of others does not begin it: a clock may be wrong until it is set, and then show the year 1970. Lines of others do not
     lengthen it: their clocks may be ahead, and their files newer. Only if they continue for minutes after the primary's last
     line, the primary has failed, and the span ends with them. Times after `now_ms` show nothing but a wrong clock, and so does a
-    minority of the others that continues, unless it continues until now: then all others have failed too. The lines that the same
-    broker writes when it is no longer the primary suffice.
+    minority of the others that continues, unless it continues until now and not a minute longer: then all others have failed too.
+    The lines that the same broker writes when it is no longer the primary suffice.
     """
     first, last = _range(inside)
     mine = [row for row in inside if row["mine"] and row["epoch"] is not None]
@@ -129,10 +129,10 @@ def _span(inside: list[Row], now_ms: int) -> tuple[int, int]:
         if end >= said_ms - GONE_MS:
             spoke.add(sender)
         if min(end, now_ms) > said_ms + GONE_MS and begin // MINUTE_MS < end // MINUTE_MS:
-            after[sender] = max(min(end, now_ms), after.get(sender, 0))
-    is_live = any(end >= now_ms - GONE_MS for end in after.values())
+            after[sender] = max(end, after.get(sender, 0))
+    is_live = any(now_ms - GONE_MS <= end <= now_ms + MINUTE_MS for end in after.values())
     is_gone = is_live or primary in after or 2 * len(after) >= len(spoke - {primary})
-    return first, max([said_ms, *after.values()]) if is_gone else said_ms
+    return first, max([said_ms, *(min(end, now_ms) for end in after.values())]) if is_gone else said_ms
 
 
 def _range(rows: Iterable[Row]) -> tuple[int, int]:

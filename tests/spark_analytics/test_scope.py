@@ -69,3 +69,9 @@ def test_when_all_brokers_are_lost_the_one_that_still_speaks_now_has_no_wrong_cl
         its = found(P, *brokers[:backups], *managers[:others], now_s=1800)
         assert (its.end_ms, its.quality["age_ms"]) == (START_MS + 1_800_000, 500)
     assert end_s(P, *brokers, managers[0], now_s=9000) == 600, "nobody speaks now"
+
+
+def test_a_clock_that_is_an_hour_ahead_is_not_taken_for_one_that_still_speaks_now() -> None:
+    """As in a folder that was copied, or is copied every few minutes: all others seem to have ended with the primary."""
+    ahead, others = said("b", 4200, since_s=3600), [said("c", 600), said("d", 600), said("rm", 600, "probe")]
+    assert [end_s(P, ahead, *others, now_s=now_s) for now_s in (719, 725, 900, 1800, 3600)] == [600] * 5
