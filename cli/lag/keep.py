@@ -6,8 +6,9 @@ Only a request, steps of progress and a report travel, as lines of JSON, over a 
 Each side checks the other's user. Options, printing, pages and exit codes stay in `summarise`. Requests are answered one at a
 time. A client starts its own Spark if it is not answered within a second, if it is another version than the kept process, and if
 its answer does not come; so a summary never fails because of this process. A report is the same with and without it: the process
-works in the client's folder meanwhile, because a report and its errors name the input as it was given. When a client goes away,
-its job is cancelled. If Spark fails, the process ends.
+works in the client's folder meanwhile, because a report and its errors name the input as it was given; at other times in the root
+folder, because the one where it was started may be removed. When a client goes away, its job is cancelled. An error of the
+client's files is left to the client. If Spark fails, or its temporary folder is removed, the process ends.
 """
 
 from __future__ import annotations
@@ -61,7 +62,11 @@ class Gone(Exception):
 
 
 class Elsewhere(Exception):
-    """This process does not see the same files as the client."""
+    """This process does not see the same files as the client, or cannot read them."""
+
+
+class Broken(Exception):
+    """This process can make no report any more."""
 
 
 # ---- what both sides know
@@ -235,14 +240,20 @@ def reports(spark: SparkSession) -> Make:
     """A function that makes the requested reports in this session."""
     from spark_analytics.jobs.summarise import Request, summarise
 
+    temporary = Path(spark.sparkContext._temp_dir)
+
     def make(question: Question, said: Callable[[str], None]) -> Report:
         asked = Request(**question["request"])
+        if not temporary.is_dir():
+            raise Broken(f"Spark's temporary folder {temporary} has been removed: start `qpid-lag keep` again")
         try:
             with chdir(question["cwd"]):
                 if _place(asked.path) != question["place"]:
                     raise Elsewhere
                 return summarise(spark, asked, said)
-        except (FileNotFoundError, PermissionError):
+        except ConnectionError:  # of Java
+            raise
+        except OSError:
             raise Elsewhere from None
 
     return make
@@ -279,11 +290,12 @@ def alone() -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Refused(f"`qpid-lag keep` runs already for this user, in {folder}: end that one first") from None
-        address().unlink(missing_ok=True)  # of a process that was killed
+        path = address().absolute()
+        path.unlink(missing_ok=True)  # of a process that was killed
         try:
-            yield address()
+            yield path
         finally:
-            address().unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 @click.command(cls=Command)
@@ -309,12 +321,15 @@ def keep(idle_min: float, master: str | None) -> None:
             _run(path, idle_min * 60 or None, master)
     except Refused as refused:
         refuse(refused)
+    except Broken as broken:
+        refuse(str(broken))
 
 
 def _run(path: Path, idle_s: float | None, master: str | None) -> None:
     from spark_analytics import session
 
     mine = program(master)  # before all that this code loads later
+    os.chdir("/")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     progress("starting Spark")
     spark = session.start(master, app="qpid-lag keep", stays=True)

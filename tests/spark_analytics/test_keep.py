@@ -308,6 +308,24 @@ def test_a_process_that_sees_other_files_makes_no_report(spark: SparkSession, as
             make(question | wrong, lambda _: None)
 
 
+def test_a_folder_that_gives_an_error_is_left_to_its_client(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / ".a.part").mkdir()  # read like a file
+    question = json.loads(question_of(Request(str(tmp_path), now_ms=START_MS)))
+    with pytest.raises(keep.Elsewhere):
+        keep.reports(spark)(question, lambda _: None)
+
+
+def test_without_sparks_temporary_folder_it_ends_at_once(
+    spark: SparkSession, asked: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the system has removed what nobody used for ten days: Spark would need the folder in the middle of a report."""
+    monkeypatch.setattr(spark.sparkContext, "_temp_dir", str(tmp_path / "removed"))
+    steps: list[str] = []
+    with pytest.raises(keep.Broken, match="removed"):
+        keep.reports(spark)(json.loads(question_of(asked)), steps.append)
+    assert steps == []
+
+
 def test_sparks_job_is_cancelled_for_a_client_that_has_gone_and_the_session_serves_on(
     spark: SparkSession, asked: Request
 ) -> None:
@@ -337,18 +355,23 @@ def test_sparks_job_is_cancelled_for_a_client_that_has_gone_and_the_session_serv
 
 
 def test_the_command_makes_its_reports_by_the_process_that_is_kept_until_that_one_is_told_to_end(
-    spark: SparkSession, story: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, story: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Also when the folder where it was started is removed."""
+
     def starts(*_: Any, **__: Any) -> SparkSession:
         raise AssertionError("Spark is started")
 
     code = "from cli.lag import keep, qpid_lag; keep.WARM_S, keep.WARM_TIMES = 120, 1; qpid_lag.main()"  # as quickly as it can
     command = [*PYTHON, code, "keep", "--idle", "5"]
-    piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=os.environ | SAME_CODE, **piped) as process:
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=begun, env=os.environ | SAME_CODE, **pipes) as process:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == f"ready: summaries use this Spark, by {keep.address()}\n"
+            begun.rmdir()
             with monkeypatch.context() as patched:
                 patched.setattr(session, "start", starts)
                 done = run("summarise", "--input", str(story[0]), "--format", "json")
