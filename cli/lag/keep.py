@@ -4,11 +4,12 @@ A short summary spends most of its time on the start of Java, and on the first p
 
 Only a request, steps of progress and a report travel, as lines of JSON, over a socket in a folder that only its user can enter.
 Each side checks the other's user. Options, printing, pages and exit codes stay in `summarise`. Requests are answered one at a
-time. A client starts its own Spark if it is not answered within a second, if it is another version than the kept process, and if
-its answer does not come; so a summary never fails because of this process. A report is the same with and without it: the process
-works in the client's folder meanwhile, because a report and its errors name the input as it was given; at other times in the root
-folder, because the one where it was started may be removed. When a client goes away, its job is cancelled. An error of the
-client's files is left to the client. If Spark fails, or its temporary folder is removed, the process ends.
+time. A client starts its own Spark if it is not answered within a second, if it is another version than the kept process or has
+other groups, and if its answer does not come; so a summary never fails because of this process. A report is the same with and
+without it: the process works in the client's folder meanwhile, because a report and its errors name the input as it was given; at
+other times in the root folder, because the one where it was started may be removed. When a client goes away, its job is
+cancelled. An error of the client's files is left to the client. If Spark fails, or its temporary folder is removed, the process
+ends.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def is_own(peer: socket.socket) -> bool:
 
 
 def program(master: str | None) -> list[Any]:
-    """What makes a report: this code, Spark, Java, and the master. Refused when there is no suitable Java."""
+    """What makes a report: this code, Spark, Java, the master, and the groups of the process, because Spark skips files that it
+    may not read. Refused when there is no suitable Java."""
     import pyspark
 
     from spark_analytics import session
@@ -102,7 +104,8 @@ def program(master: str | None) -> list[Any]:
     package = Path(session.__file__).parent
     files = [*package.rglob("*.py"), *Path(__file__).parent.glob("*.py")]
     changed = max((file.stat().st_mtime_ns for file in files), default=0)
-    return [version(), str(package), changed, pyspark.__version__, session.java_version(), master or session.MASTER]
+    groups = sorted({os.getegid(), *os.getgroups()})
+    return [version(), str(package), changed, pyspark.__version__, session.java_version(), master or session.MASTER, groups]
 
 
 def _line(words: dict[str, Any]) -> bytes:

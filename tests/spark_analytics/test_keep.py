@@ -134,6 +134,20 @@ def test_another_version_another_master_and_what_is_not_for_it_are_not_asked_for
         assert ask() is None
 
 
+def test_a_process_without_the_clients_groups_is_not_asked_because_it_may_not_read_the_same_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = keep.program(None)
+    groups = os.getgroups()
+    with serving(mine=kept):
+        monkeypatch.setattr(os, "getgroups", lambda: [*groups, 4242])
+        assert ask() is None
+        monkeypatch.setattr(os, "getgroups", lambda: groups[::-1])
+        assert ask() == {"input": "."}
+        monkeypatch.setattr(os, "getegid", lambda: 4242)
+        assert ask() is None
+
+
 def test_a_second_client_does_not_wait_for_its_turn() -> None:
     begun, ending, first = Event(), Event(), []
 
