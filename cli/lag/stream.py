@@ -1,12 +1,14 @@
 """`qpid-lag stream`: follow telemetry as it is written, into a folder that `summarise` and `dashboard` read.
 
-The main thread watches: it prints a line for each batch, and compares the wall clock with the last time of each backup,
-because a cluster that sends nothing starts no batch. While batches with old lines come, as after a pause, it says nothing of
-silence. A signal lets the current batch finish, and then ends the command with 0.
+The main thread watches: it prints a line for each batch, and compares the wall clock with the last time of each backup, because a
+cluster that sends nothing starts no batch. While batches with old lines come, it compares the time of the newest line instead of
+the wall clock; and it says nothing of silence while it catches up, as after a pause. A signal lets the current batch finish, and
+then ends the command with 0.
 """
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -122,14 +124,21 @@ class _Watch:
     def __init__(self, asked: Streaming) -> None:
         self._asked = asked
         self._last: Progress | None = None
-        self._silent: set[str] = set()
+        self._silent: dict[str, float] = {}
+        """The backups that are said to be silent, each with the time at which it was so."""
+        self._age_ms = math.inf
+        self._is_catching_up = True
+        """Whether the last batch had older lines than the one before, or the newest line is less old now."""
         self._busy_s = time.monotonic()
         self._limit_ms = max(_SILENT_AFTER_MS, 3 * asked.trigger_ms)
 
     def batch(self, done: Any) -> None:
         """Print the result of a batch."""
+        age_ms = math.inf if done.newest_ms is None else time.time() * 1000 - done.newest_ms
+        newest_ms, before_ms = done.newest_ms or 0, (self._last and self._last.newest_ms) or 0
+        self._is_catching_up, self._age_ms = newest_ms <= before_ms or age_ms < self._age_ms, age_ms
         self._last, self._busy_s = done, time.monotonic()
-        age = "" if done.newest_ms is None else f", newest {_age(done.newest_ms)} old"
+        age = "" if done.newest_ms is None else f", newest {_length(age_ms)} old"
         click.echo(f"batch {done.batch}: {done.lines:,} lines, {done.total:,} in all{age}", err=True)
 
     def look(self, *, busy: bool = False) -> None:
@@ -140,21 +149,22 @@ class _Watch:
             self._busy_s = time.monotonic()
         if self._last is None or self._asked.available_now:
             return
-        now_ms = time.time() * 1000
-        newest_ms = self._last.newest_ms
-        is_old = newest_ms is not None and now_ms - newest_ms > self._limit_ms
-        if is_old and (time.monotonic() - self._busy_s) * 1000 < self._limit_ms:
-            return  # newer lines may come at once
-        for backup in sorted(self._silent - self._last.heard.keys()):
-            self._silent.remove(backup)
+        at_ms, newest_ms = time.time() * 1000, self._last.newest_ms
+        is_late = False
+        if newest_ms is not None and (time.monotonic() - self._busy_s) * 1000 < self._limit_ms < at_ms - newest_ms:
+            if self._is_catching_up:
+                return  # newer lines may come at once
+            is_late, at_ms = True, newest_ms
+        for backup in sorted(self._silent.keys() - self._last.heard.keys()):
+            del self._silent[backup]
             click.echo(f"no longer a backup: {backup}", err=True)
         for backup, heard_ms in sorted(self._last.heard.items()):
-            silent = now_ms - heard_ms > self._limit_ms
+            silent = at_ms - heard_ms > self._limit_ms
             if silent and backup not in self._silent:
-                self._silent.add(backup)
-                click.echo(f"SILENT {backup}: not heard for {_age(heard_ms)}", err=True)
-            elif not silent and backup in self._silent:
-                self._silent.remove(backup)
+                self._silent[backup] = at_ms
+                click.echo(f"SILENT {backup}: not heard for {_length(at_ms - heard_ms)}", err=True)
+            elif not silent and backup in self._silent and (not is_late or heard_ms > self._silent[backup]):
+                del self._silent[backup]
                 click.echo(f"heard again: {backup}", err=True)
 
     def said(self) -> str:
@@ -162,7 +172,7 @@ class _Watch:
         return f"batch {self._last.batch}, {self._last.total:,} lines in all" if self._last else "no batch"
 
 
-def _age(ts_ms: int) -> str:
+def _length(ms: float) -> str:
     from spark_analytics.dashboard.formatting import duration
 
-    return duration(max(0.0, time.time() * 1000 - ts_ms))
+    return duration(max(0.0, ms))

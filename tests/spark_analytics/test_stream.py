@@ -508,10 +508,52 @@ def test_while_old_lines_are_read_nobody_is_said_to_be_silent(
         watch.look(busy=busy)
         return [line.split(":")[0] for line in capsys.readouterr().err.splitlines() if not line.startswith("batch")]
 
-    assert [said(back_s, 9.5) for back_s in (3500, 1200, 2)] == [[], [], []]
+    assert [said(back_s, 9.5) for back_s in (3500, 1200, 1200, 2)] == [[], [], [], []]
     assert said(600, 9.5) == said(None, 50, busy=True) == said(None, 29) == []
     assert said(None, 2) == ["SILENT b"]
     assert said(2, 0.5) == ["heard again"]
+
+
+def test_old_lines_of_another_sender_that_are_read_later_show_no_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a pause of an hour, when the files of a backup are read before those of the primary."""
+    watch = Watch(stream.Streaming(str(tmp_path), str(tmp_path)))
+    now_ms = round(time.time() * 1000)
+    for newest_s, heard_s in ((3600, 3600), (600, 3600), (600, 3600), (600, 900), (2, 2)):
+        watch.batch(stream.Progress(0, 1, 1, now_ms - newest_s * 1000, {"b": now_ms - heard_s * 1000}))
+        watch.look()
+    assert [line for line in capsys.readouterr().err.splitlines() if not line.startswith("batch")] == []
+
+
+@pytest.mark.parametrize("behind_s, every_s, busy_s", [(40, 10, 3), (45, 35, 35)])
+def test_a_stream_that_is_behind_for_good_knows_by_the_time_of_its_lines_who_is_silent(
+    behind_s: int,
+    every_s: int,
+    busy_s: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when lines come in late, or when each batch takes longer than the limit of 30 s."""
+    now_s = [1_767_600_000]
+    monkeypatch.setattr(time, "time", lambda: float(now_s[0]))
+    monkeypatch.setattr(time, "monotonic", lambda: float(now_s[0]))
+    watch = Watch(stream.Streaming(str(tmp_path), str(tmp_path)))
+
+    def said(batches: int, c_ms: int | None) -> list[str]:
+        for _ in range(batches):
+            newest_ms = (now_s[0] - behind_s) * 1000
+            heard = {"b": newest_ms - 500, "c": newest_ms if c_ms is None else c_ms}
+            watch.batch(stream.Progress(0, 1, 1, newest_ms, heard))
+            for second in range(every_s):
+                now_s[0] += 1
+                watch.look(busy=second >= every_s - busy_s)
+        return [line for line in capsys.readouterr().err.splitlines() if not line.startswith("batch")]
+
+    gone_ms = (now_s[0] - behind_s - 600 + every_s) * 1000
+    assert said(100, gone_ms) == ["SILENT c: not heard for 10 min"]
+    assert said(100, None) == ["heard again: c"]
 
 
 def test_a_backup_that_is_said_to_be_silent_is_said_to_be_none_when_it_is_none(
