@@ -39,6 +39,7 @@ from cli.ranges import FloatRange
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_analytics.errors import Refused
     from spark_analytics.jobs.summarise import Report, Request
 
 TURN_S: Final = 1.0
@@ -275,30 +276,42 @@ def warm(spark: SparkSession) -> None:
 
 
 @contextmanager
-def alone() -> Iterator[Path]:
-    """The address, for the only process of this user that keeps Spark. Refused if there is another one, or no folder for it."""
+def alone() -> Iterator[socket.socket]:
+    """The socket, bound, for the only process of this user that keeps Spark. No client connects before it listens. Refused if
+    there is another such process, or no folder for the socket.
+    """
     from spark_analytics.errors import Refused
 
-    folder = address().parent
+    path = address().absolute()
+    folder = path.parent
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         private = is_private(folder)
         lock = (folder / "lag.lock").open("w") if private else None
     except OSError as error:
-        raise Refused(f"cannot use {folder}: {error.strerror}; set XDG_RUNTIME_DIR to a folder of yours") from None
+        raise _unusable(folder, error) from None
     if lock is None:
         raise Refused(f"{folder} is not a folder that only this user can enter: give it the mode 0700, or remove it")
-    with lock:
+    with lock, socket.socket(socket.AF_UNIX) as listening:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Refused(f"`qpid-lag keep` runs already for this user, in {folder}: end that one first") from None
-        path = address().absolute()
-        path.unlink(missing_ok=True)  # of a process that was killed
         try:
-            yield path
+            path.unlink(missing_ok=True)  # of a process that was killed
+            listening.bind(str(path))
+        except OSError as error:
+            raise _unusable(folder, error) from None
+        try:
+            yield listening
         finally:
             path.unlink(missing_ok=True)
+
+
+def _unusable(folder: Path, error: OSError) -> Refused:
+    from spark_analytics.errors import Refused
+
+    return Refused(f"cannot use {folder}: {error.strerror or error}; set XDG_RUNTIME_DIR to a folder of yours")
 
 
 @click.command(cls=Command)
@@ -320,15 +333,15 @@ def keep(idle_min: float, master: str | None) -> None:
     try:
         if session.SUBMITTED in os.environ:
             raise Refused("spark-submit ends its Spark with the program: start `qpid-lag keep` without spark-submit")
-        with alone() as path:
-            _run(path, idle_min * 60 or None, master)
+        with alone() as listening:
+            _run(listening, idle_min * 60 or None, master)
     except Refused as refused:
         refuse(refused)
     except Broken as broken:
         refuse(str(broken))
 
 
-def _run(path: Path, idle_s: float | None, master: str | None) -> None:
+def _run(listening: socket.socket, idle_s: float | None, master: str | None) -> None:
     from spark_analytics import session
 
     mine = program(master)  # before all that this code loads later
@@ -337,13 +350,12 @@ def _run(path: Path, idle_s: float | None, master: str | None) -> None:
     progress("starting Spark")
     spark = session.start(master, app="qpid-lag keep", stays=True)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark has installed one of its own
-    with session.ends(spark), socket.socket(socket.AF_UNIX) as listening:
+    with session.ends(spark):
         progress("making summaries to warm up")
         warm(spark)
-        listening.bind(str(path))
         listening.listen()
         listening.settimeout(idle_s)
         wipe()
-        click.echo(f"ready: summaries use this Spark, by {path}")
+        click.echo(f"ready: summaries use this Spark, by {listening.getsockname()}")
         with suppress(KeyboardInterrupt):
             serve(listening, mine, reports(spark), lambda: session.cancel(spark))

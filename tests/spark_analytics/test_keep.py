@@ -57,8 +57,7 @@ def _nothing() -> None:
 @contextmanager
 def serving(make: keep.Make = _of_input, cancel: Callable[[], None] = _nothing, mine: Any = None) -> Iterator[Path]:
     """What keeps Spark, in a thread and without Spark unless `make` has it; and its address."""
-    with keep.alone() as path, socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(path))
+    with keep.alone() as listening:
         listening.listen()
 
         def serve() -> None:
@@ -68,7 +67,7 @@ def serving(make: keep.Make = _of_input, cancel: Callable[[], None] = _nothing, 
         thread = Thread(target=serve)
         thread.start()
         try:
-            yield path
+            yield keep.address()
         finally:
             listening.shutdown(socket.SHUT_RDWR)
             thread.join()
@@ -207,8 +206,7 @@ def test_what_is_done_for_a_client_that_has_gone_is_cancelled_and_the_next_one_i
 
 
 def test_if_spark_fails_the_process_ends_and_the_client_goes_its_own_way() -> None:
-    with keep.alone() as path, socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(path))
+    with keep.alone() as listening:
         listening.listen()
 
         def fails(_: keep.Question, __: Said) -> Report:
@@ -224,19 +222,18 @@ def test_if_spark_fails_the_process_ends_and_the_client_goes_its_own_way() -> No
 
 
 def test_after_its_time_without_a_request_it_ends() -> None:
-    with keep.alone() as path, socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(path))
+    with keep.alone() as listening:
         listening.listen()
         listening.settimeout(0.05)
         keep.serve(listening, [], _of_input, _nothing)
-    assert not path.exists()
+    assert not keep.address().exists()
 
 
 def test_one_that_is_killed_in_the_middle_is_no_loss_and_the_next_one_takes_its_place() -> None:
     code = (
-        "import os, signal, socket; from cli.lag import keep\n"
-        "with keep.alone() as path, socket.socket(socket.AF_UNIX) as listening:\n"
-        "    listening.bind(str(path)); listening.listen(); print('ready', flush=True)\n"
+        "import os, signal; from cli.lag import keep\n"
+        "with keep.alone() as listening:\n"
+        "    listening.listen(); print('ready', flush=True)\n"
         "    keep.serve(listening, keep.program(None), lambda *_: os.kill(os.getpid(), signal.SIGKILL), lambda: None)\n"
     )
     with subprocess.Popen([*PYTHON, code], stdout=subprocess.PIPE, text=True, env=os.environ | SAME_CODE) as process:
@@ -256,6 +253,7 @@ def test_one_that_is_killed_in_the_middle_is_no_loss_and_the_next_one_takes_its_
 
 def test_a_second_one_says_in_a_line_that_one_runs_already() -> None:
     with keep.alone():
+        assert ask() is None, "it is not ready"
         second = run("keep")
     assert (second.exit_code, second.stdout, second.stderr.count("\n")) == (1, "", 1)
     assert second.stderr.startswith("qpid-lag: `qpid-lag keep` runs already for this user, in ")
@@ -273,6 +271,16 @@ def test_a_folder_that_others_may_enter_is_not_used(runtime: Path, monkeypatch: 
     assert "is not a folder that only this user can enter" in run("keep").stderr
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc")
     assert "set XDG_RUNTIME_DIR to a folder of yours" in run("keep").stderr
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_refused_before_spark_starts(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime / ("r" * 90)))
+    assert ask() is None
+    with pytest.raises(Refused, match=f"cannot use {keep.address().parent}: .* too long; set XDG_RUNTIME_DIR"), keep.alone():
+        pass
+    assert ask() is None
 
 
 def test_the_process_at_the_other_end_must_be_of_the_same_user(monkeypatch: pytest.MonkeyPatch) -> None:
