@@ -169,6 +169,8 @@ def _quick(work: Work) -> dict[str, str]:
         "spark.sql.adaptive.autoBroadcastJoinThreshold": "10m",
         # Without a reset, Java keeps what it has read back from disk: by default a hundred batches of rows.
         "spark.serializer.objectStreamReset": "1",
+        # Each read lists the files again, but Spark would keep the list: half a megabyte for a thousand files, 250 MB in all.
+        "spark.sql.hive.filesourcePartitionFileCacheSize": "0",
         # Spark would check a plan after each rule, and format each plan for a web interface that is switched off.
         "spark.sql.lightweightPlanChangeValidation": "false",
         "spark.sql.ui.explainMode": "simple",

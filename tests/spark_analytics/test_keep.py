@@ -348,6 +348,12 @@ def test_without_sparks_temporary_folder_it_ends_at_once(
     assert steps == []
 
 
+def test_spark_does_not_keep_the_lists_of_files_of_former_reports(spark: SparkSession) -> None:
+    java: Any = spark._jvm
+    lists = java.org.apache.spark.sql.execution.datasources.FileStatusCache.getOrCreate(spark._jsparkSession)
+    assert "NoopCache" in lists.toString()
+
+
 def test_sparks_job_is_cancelled_for_a_client_that_has_gone_and_the_session_serves_on(
     spark: SparkSession, asked: Request
 ) -> None:
