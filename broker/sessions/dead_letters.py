@@ -14,7 +14,8 @@ committed; a message that cannot be read stays on its queue, and is not counted;
 no message leaves its queue before its copies are safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`, and one
 second tries at most so many of those that are kept; while a log has `limits.LETTERS_INFLOW_BYTES` of letters to commit, none is
 sent and no body is read for one; nor while a queue that the next one goes to is being deleted, because it would be lost there, or
-while a disk is nearly full and takes no more messages.
+while a disk is nearly full and takes no more messages; on a broker that leaves, a rejected message that cannot go is given back,
+for the drain.
 """
 
 from __future__ import annotations
@@ -59,6 +60,10 @@ class Origin(Protocol):
 
     def lacks_parts(self, sequence: int) -> bool:
         """Whether this large message is on the queue and some of its parts are missing."""
+
+    @property
+    def leaves(self) -> bool:
+        """Whether a drain takes the messages, with the times at which they expire and the counts of their failures."""
 
     def give_back(self, sequences: list[int]) -> None:
         """These are available again."""
@@ -141,6 +146,11 @@ class DeadLetters:
             self._heads.pop(each, None)
         return found
 
+    def look_again(self) -> None:
+        """The broker begins to leave, or serves again: what cannot leave is looked at now."""
+        self.waiting.update(self._kept)
+        self._kept.clear()
+
     @property
     def owed(self) -> bool:
         """Whether messages wait here that a consumer has rejected: its outcome is settled, and nothing in the log says so yet."""
@@ -205,8 +215,11 @@ class DeadLetters:
                 else:
                     self._later[sequence] = reason
             except _Kept:
-                self._kept[sequence] = reason
-                stuck.append(sequence)
+                if reason == REJECTED and self._origin.leaves:
+                    back.append(sequence)
+                else:
+                    self._kept[sequence] = reason
+                    stuck.append(sequence)
             except _Unreadable:
                 stuck.append(sequence)
             del self.waiting[sequence]
@@ -301,13 +314,16 @@ class DeadLetters:
 
     def _cannot_go_to(self, queues: list[QueueNode], nbytes: int = 0) -> bool:
         """Whether one of these queues is being deleted, or a disk is nearly full and takes no letter of so many bytes. Then the
-        queue is dispatched again when the deletion is committed, or after a while."""
+        queue is dispatched again when the deletion is committed, or after a while. Unplaced, if a drain is to take the message
+        instead of that disk."""
         logs, messages = self._logs, self._origin.node.messages
         going = next((queue for queue in queues if logs.nodes.is_going(queue.uuid)), None)
         if going is not None:
             self._stands = True
             logs.ledgers[going.log].when_committed(self._go_on)
         elif messages is not None and not all(logs.ledger_of(queue).takes(nbytes) for queue in queues):
+            if self._origin.leaves:
+                raise Unplaced
             self._stands = True
             self._schedule.after(self._stand_key, RETRY_S, self._go_on)
             messages.order.set_aside(self.waiting)

@@ -328,6 +328,7 @@ class QueueTerminus:
     def leaves_or_stays(self) -> None:
         """The broker begins to leave, or serves again: let messages stay that were to leave, or let them leave again."""
         self.limited()
+        self.letters.look_again()
         if self.leaves:
             self.due.stay()
         else:

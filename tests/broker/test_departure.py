@@ -515,6 +515,36 @@ def test_a_large_message_that_has_failed_too_often_and_cannot_become_a_dead_lett
         assert b.depth("q") == 0
 
 
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("why", ["the disk is nearly full", "a queue with groups"])
+def test_a_rejected_message_that_cannot_become_a_dead_letter_goes_with_the_drain(why: str, before: bool) -> None:
+    """Breaks when a drain never ends because of it. `before`: it is rejected before the drain begins."""
+    with bench(part_bytes=16 * 1024) as b:
+        b.queue("dead", arguments={"qpid.group_header_key": "g"})
+        b.client()  # silent for longer, and so the first that is cut off
+        client = b.client()
+        client.request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": "dead", "key": ""})
+        b.queue("q", alternateExchange="amq.fanout")
+        client.auto_accept = False
+        client.send(client.sender("q"), *(["x" * LARGE] if why == "a queue with groups" else ["a", "b", "c"]))
+        n = b.depth("q")
+        if why == "the disk is nearly full":
+            b.lead.ledger.on_storage_low(why, 0)
+        receiver = client.receiver("q", credit=10)
+        held = [delivery for delivery, _ in client.received[receiver.name]]
+        for delivery in held if before else ():
+            client.give(delivery, proton.Delivery.REJECTED)
+        b.pass_time(3)
+        leave(b, spread=0 if before else 10)
+        for delivery in () if before else held:
+            client.give(delivery, proton.Delivery.REJECTED)
+        b.pass_time(12)
+        drainer = b.client(ADMIN)
+        drainer.receiver(f"{source(b)}/traits", name="the drain's")
+        b.pass_time(3)
+        assert (len(drainer.received["the drain's"]), b.depth("q")) == (n, 0)
+
+
 def test_a_large_message_comes_as_it_was_sent_with_traits_too() -> None:
     with bench(part_bytes=16 * 1024) as b:
         b.queue("q")
