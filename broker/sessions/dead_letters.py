@@ -96,6 +96,7 @@ class DeadLetters:
     """See the module."""
 
     __slots__ = (
+        "_blocked",
         "_heads",
         "_kept",
         "_later",
@@ -126,6 +127,8 @@ class DeadLetters:
         self._stands = False
         """Whether none is sent until a log has committed some of the letters of all queues, or the end of a queue, or until it is
         looked again whether a disk that is nearly full takes one."""
+        self._blocked = False
+        """Whether it is such a disk for which none is sent."""
         self._told: set[int] = set()
         """The large messages that cannot leave and are already reported in the log file."""
         self._told_of_none = False
@@ -153,8 +156,9 @@ class DeadLetters:
 
     @property
     def owed(self) -> bool:
-        """Whether messages wait here that a consumer has rejected: its outcome is settled, and nothing in the log says so yet."""
-        return REJECTED in self.waiting.values()
+        """Whether messages wait here that a consumer has rejected, and can leave soon: their outcomes are settled, and nothing in
+        the log says so yet."""
+        return not self._blocked and REJECTED in self.waiting.values()
 
     def __contains__(self, sequence: int) -> bool:
         """Whether this message is on its way out."""
@@ -173,7 +177,7 @@ class DeadLetters:
         self._later.clear()
         self._kept.clear()
         self._told.clear()
-        self._retries = self._stands = self._told_of_none = False
+        self._retries = self._stands = self._blocked = self._told_of_none = False
         self._schedule.cancel(self._key)
         self._schedule.cancel(self._retry_key)
         self._schedule.cancel(self._stand_key)
@@ -324,13 +328,13 @@ class DeadLetters:
         elif messages is not None and not all(logs.ledger_of(queue).takes(nbytes) for queue in queues):
             if self._origin.leaves:
                 raise Unplaced
-            self._stands = True
+            self._stands = self._blocked = True
             self._schedule.after(self._stand_key, RETRY_S, self._go_on)
             messages.order.set_aside(self.waiting)
         return self._stands
 
     def _go_on(self) -> None:
-        self._stands = False
+        self._stands = self._blocked = False
         self._origin.dispatch_soon()
 
     def _send_small(self, data: bytes, reason: str, take_off: Callable[[], None]) -> bool | None:

@@ -3,9 +3,9 @@
 Life of a handover here: the log requests quiet (`begin`). Queues stop delivering, and new connections wait. Consumers settle what
 they have. When nothing is unsettled, when nobody has settled anything for a while, or after half of the time that the log gave,
 no more input of clients is accepted: the next primary will get it. When all earlier input is committed and answered, and the
-messages that were rejected have left their queues (the bodies of some must be read from disk first), the log is told. Then the
-log hands over, and this broker's service ends (`over`). Or the handover is cancelled (`give_up`): clients whose input was dropped
-are disconnected, and all others continue.
+messages that were rejected have left their queues (the bodies of some must be read from disk first), except those for which a
+disk has no room, the log is told. Then the log hands over, and this broker's service ends (`over`). Or the handover is cancelled
+(`give_up`): clients whose input was dropped are disconnected, and all others continue.
 
 Invariants: the log is told once for each `begin`, unless that was cancelled or the service has ended; consumers get nothing
 between `begin` and `give_up`; input that arrived before the clients' input was dropped is answered, if the log accepts it in

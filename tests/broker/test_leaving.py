@@ -18,10 +18,10 @@ SETTLE_S, QUIET_S = WITHIN_S / 2, WITHIN_S / limits.QUIET_SHARE
 class Asked:
     """A broker of a cluster with the queue `q`, whose log asks it for quiet. `quiet` counts how often it said so."""
 
-    def __init__(self, b: Bench) -> None:
+    def __init__(self, b: Bench, **attributes: Any) -> None:
         self.b = b
         self.quiet = 0
-        b.queue("q")
+        b.queue("q", **attributes)
 
     def ask(self, within_s: float = WITHIN_S) -> None:
         before = self.quiet
@@ -140,6 +140,24 @@ def test_what_was_rejected_has_left_its_queue_even_if_it_is_not_in_memory(size: 
         asked.pass_time()
         assert asked.quiet == 1
         assert [b.depth("source"), b.depth("dead")] == [0, 3]
+
+
+def test_what_was_rejected_and_has_no_room_on_the_disk_holds_nothing_up() -> None:
+    """Breaks when all clients wait half of the time for letters that cannot be written."""
+    with bench(clustered=True, default_level="all") as b:
+        b.queue("dead")
+        client = b.client()
+        assert client.request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": "dead", "key": ""})[0] == 201
+        asked = Asked(b, alternateExchange="amq.fanout")
+        client.auto_accept = False
+        client.send(client.sender("q"), "a", "b")
+        b.lead.ledger.on_storage_low("the disk is nearly full", 0)
+        for delivery, _ in client.received[client.receiver("q", credit=2).name]:
+            client.give(delivery, proton.Delivery.REJECTED)
+        b.pass_time(2)
+        asked.ask()
+        asked.pass_time(0.2)
+        assert (asked.quiet, b.depth("q"), b.depth("dead")) == (1, 2, 0)
 
 
 def test_a_disk_that_does_not_answer_holds_a_handover_up_only_for_the_time_that_was_given() -> None:
