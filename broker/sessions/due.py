@@ -3,7 +3,7 @@
 Life: when messages with times arrive, or a term begins, `look` sets the schedule to the first of these times. A sweep then
 handles the messages whose time has come, a limited number in one turn of the reactor. An expired message that no consumer holds
 leaves as a dead letter (broker.sessions.dead_letters), or at once if the queue has no alternate exchange. If a consumer holds it,
-it is checked again later. A delayed message becomes available in its old place.
+it is checked again later. A delayed message becomes available in its old place. While many dead letters wait, no more expire.
 
 A message is also checked just before it is delivered (`fit`), so the result does not depend on a late sweep: an expired one, or
 one that has failed too often, is not delivered and leaves, and a delayed one is held back, without a consumer, until a sweep
@@ -124,11 +124,11 @@ class Due:
         if messages is None or not (queue.serves and queue.ledger.serving):
             return
         self._swept_ms = now_ms
-        if queue.held or len(self._letters.waiting) >= MOST:
+        if queue.held:
             self._arm(now_ms + EVERY_MS)
             return
         more = self._let_go(messages, now_ms)
-        if messages.expiries is not None and not queue.leaves:
+        if messages.expiries is not None and not queue.leaves and len(self._letters.waiting) < MOST:
             gone = messages.expiries.take(now_ms, MOST)
             more = more or len(gone) >= MOST
             self._expire(messages, messages.expiries, gone, now_ms)

@@ -387,6 +387,25 @@ def test_what_has_failed_waits_longer_each_time_up_to_a_bound_and_others_go_befo
             fail_last(b, client, receiver)
 
 
+def test_a_delay_ends_in_time_while_many_dead_letters_cannot_leave() -> None:
+    """Breaks when what has failed once, or was sent with a delay, waits for as long as a disk is nearly full."""
+    with clocked() as b:
+        letters_of(b, arguments={"x-delayed-retry-min": 100})
+        client = b.client()
+        client.auto_accept = False
+        link = client.sender("q")
+        for _ in range(11):
+            client.send(link, *range(100), ttl=5)
+        client.send(link, "good", "other")
+        b.lead.ledger.on_storage_low("the disk is nearly full", 0)
+        b.pass_time(6)
+        assert (b.depth("q"), b.depth("dead")) == (1102, 0)
+        receiver = client.receiver("q", credit=10)
+        client.give(client.received[receiver.name][0][0], proton.Delivery.MODIFIED, failed=True)
+        b.pass_time(1)
+        assert client.bodies(receiver) == ["good", "other", "good"]
+
+
 def test_one_that_fails_for_the_last_time_waits_for_nothing() -> None:
     with clocked() as b:
         client, receiver = failing(b, **{"x-delivery-limit": 2})
