@@ -109,7 +109,8 @@ MAX_UNSETTLED_PER_LINK = 5000
 """Unsettled deliveries to one consumer: no more are sent, whatever its credit is."""
 
 MAX_UNSETTLED_PER_CONNECTION = 100_000
-"""Unsettled deliveries to all consumers and browsers of one connection: each takes 730 bytes in memory."""
+"""Unsettled deliveries to all consumers and browsers of one connection: each takes 730 bytes in memory. Half of it is there for
+any link, and of the other half each possible link has an equal share."""
 
 MAX_AUTO_DELETE_S = 10 * 366 * 24 * 3600
 """The longest `qpid.auto_delete_timeout`: ten years. More is refused."""

@@ -271,7 +271,6 @@ class RouteLink:
     `broker.sessions.attach.Output` of its producer, and the ledger calls it for accepted messages."""
 
     is_stuffed = False
-    unsettled_left = 0
     unread_s = 0.0
     is_lost = False
     number = 0
@@ -396,6 +395,10 @@ class RouteLink:
 
     def choke(self) -> None:
         """Nothing goes out here."""
+
+    def unsettled_left(self, n_unsettled: int) -> int:
+        """Nothing goes out here."""
+        return 0
 
     def await_outcomes(self) -> None:
         """Nothing goes out here."""

@@ -55,9 +55,9 @@ class Output(Protocol):
     def choke(self) -> None:
         """Too much output waits: let every link end `resume` when that has gone."""
 
-    @property
-    def unsettled_left(self) -> int:
-        """How many more deliveries to its peer may be unsettled, on all of its links."""
+    def unsettled_left(self, n_unsettled: int) -> int:
+        """How many more deliveries to its peer may be unsettled on a link that has so many: as many as are left of one half
+        of the connection's limit, or of its share of the other half, which no other link takes."""
 
     def await_outcomes(self) -> None:
         """Too many are: let every link end `resume` when some of them are settled."""

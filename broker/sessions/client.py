@@ -97,10 +97,11 @@ class ClientSession:
         """Let the link ends `resume` when the output that waits has gone."""
         self._connection.choked = True
 
-    @property
-    def unsettled_left(self) -> int:
-        """How many more deliveries to the client may be unsettled, on all links."""
-        return limits.MAX_UNSETTLED_PER_CONNECTION - self._connection.engine.unsettled
+    def unsettled_left(self, n_unsettled: int) -> int:
+        """See `attach.Output`."""
+        half = limits.MAX_UNSETTLED_PER_CONNECTION // 2
+        share = max(1, half // limits.MAX_LINKS_PER_CONNECTION)
+        return max(half - self._connection.engine.unsettled, share - n_unsettled)
 
     def await_outcomes(self) -> None:
         """Let the link ends `resume` when some deliveries are settled."""

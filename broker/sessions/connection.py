@@ -402,7 +402,7 @@ class Connection(TwistedProtocol):
         if engine.finished and not self._gone:
             self._end()
         elif not self._paused and (
-            (self.choked and wrote) or (self.loaded and engine.unsettled < limits.MAX_UNSETTLED_PER_CONNECTION)
+            (self.choked and wrote) or (self.loaded and engine.unsettled < limits.MAX_UNSETTLED_PER_CONNECTION // 2)
         ):
             self.choked = self.loaded = False
             self.session.resume()

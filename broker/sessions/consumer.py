@@ -9,7 +9,8 @@ messages. A browsing subscription does not acquire messages.
 Invariants: `accepted` is confirmed only when the dequeue is committed; `modified` is confirmed only when the count, the delay and
 the annotations are committed, unless the message becomes a dead letter; `rejected` is confirmed at once; the number of unsettled
 messages of a link is limited by the client's credit and by `limits.MAX_UNSETTLED_PER_LINK`, and that of all deliveries of a
-connection by `limits.MAX_UNSETTLED_PER_CONNECTION`; while a large message is being sent, its link sends no other message.
+connection by `limits.MAX_UNSETTLED_PER_CONNECTION`, of which each possible link has an equal share of one half that no other
+takes; while a large message is being sent, its link sends no other message.
 """
 
 from __future__ import annotations
@@ -168,20 +169,24 @@ class Subscription(LinkEnd):
         ):
             session.choke()
             return 0
-        if room and not self.presettled and session.unsettled_left < room:
-            room = max(session.unsettled_left, 0)
+        if room and not self.presettled:
+            room = min(room, max(session.unsettled_left(link.account.n_unsettled), 0))
             if not room:
                 session.await_outcomes()
         return room
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether it, with its connection's other links, holds as many messages as it may."""
+        account = self.link.account
+        return account.is_full or (not self.presettled and self.session.unsettled_left(account.n_unsettled) <= 0)
 
     def gives_back(self, room: int) -> bool:
         """Whether nothing goes out for the credit that is left, when it drains and has this `room`: no message is for it, or it
         holds as many as it may and must settle some."""
         if room:
             return not self.unfinished
-        account = self.link.account
-        is_full = account.is_full or (not self.presettled and self.session.unsettled_left <= 0)
-        return is_full and account.credit > 0 and self._large is None
+        return self._is_full and self.link.account.credit > 0 and self._large is None
 
     @property
     def outstanding(self) -> int:
@@ -311,7 +316,7 @@ class Subscription(LinkEnd):
         link, account, messages = self.link, self.link.account, self.queue.node.messages
         came, retired, said = link.take_outcomes(), link.take_retired(), link.take_notes()
         self._moved_s = self.session.now_s
-        if account.is_full:
+        if self._is_full:
             self.queue.dispatch_soon()  # the link may have unused credit, and nothing else will start a dispatch
         if self.browse or messages is None:
             for first, count, _, _ in came:
