@@ -7,10 +7,11 @@ operation ends when all messages were examined, when enough were taken, when a t
 `limits.BULK_S`. When everything is committed, the caller gets the count, and the place where the next request continues if there
 are more messages. When this broker stops serving, the operation ends without an answer.
 
-Some messages are left where they are: those that a consumer has, and dead letters that are being moved. When messages are put
-somewhere, these are left too: messages that cannot be read, that no queue accepts, that would go into another log or to a queue
-that is being deleted, large ones that would go to a queue of groups, and those that the target queue has as duplicates. A message
-keeps its times: when it expires, and when it may first be delivered. Its failed deliveries are counted from zero.
+Some messages are left where they are: those that a consumer has, and dead letters whose copies are not committed yet. When
+messages are put somewhere, these are left too: messages that cannot be read, that no queue accepts, that would go into another
+log or to a queue that is being deleted, large ones that would go to a queue of groups, and those that the target queue has as
+duplicates. A message keeps its times: when it expires, and when it may first be delivered. Its failed deliveries are counted from
+zero.
 
 Invariants: the dequeue of a message and its copies are in one batch, so that after a failover it is either in the old place or in
 the new one; a queue has one operation at a time; an operation has at most `_IN_FLIGHT` uncommitted steps, each of
@@ -225,9 +226,9 @@ class Operation:
         return not (self._stopped or self.reads or self._reads_head or self._in_flight >= _IN_FLIGHT)
 
     def _is_free(self, messages: Messages, sequence: int) -> bool:
-        """Whether no consumer holds this message, and it is not leaving."""
+        """Whether no consumer holds this message, and its end is not proposed. A dead letter that waits is free."""
         if sequence in self._place.letters:
-            return False
+            return True
         return not messages.order.is_acquired(sequence) or (messages.delays is not None and messages.delays.is_waiting(sequence))
 
     def _purge(self, messages: Messages, looked: list[int]) -> None:
@@ -291,6 +292,7 @@ class Operation:
 
     def _take(self, messages: Messages, sequences: list[int]) -> None:
         """These are about to leave."""
+        self._place.letters.forget(sequences)
         withdraw(messages, sequences)
         self._taken += len(sequences)
 

@@ -14,7 +14,7 @@ committed; a message that cannot be read stays on its queue, and is not counted;
 no message leaves its queue before its copies are safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`, and one
 second tries at most so many of those that are kept; while a log has `limits.LETTERS_INFLOW_BYTES` of letters to commit, none is
 sent and no body is read for one; nor while a queue that the next one goes to is being deleted, because it would be lost there, or
-while a disk is nearly full and takes no more messages; on a broker that leaves, a rejected message that cannot go is given back,
+while a disk is nearly full and takes no more letters; on a broker that leaves, a rejected message that cannot go is given back,
 for the drain.
 """
 
@@ -143,11 +143,15 @@ class DeadLetters:
         """The messages that were to leave for this reason, have not left, and are to stay: they are forgotten here."""
         places = (self.waiting, self._later, self._kept)
         found = [each for some in places for each, why in some.items() if why == reason and stays(each)]
-        for each in found:
-            for some in places:
+        self.forget(found)
+        return found
+
+    def forget(self, sequences: Iterable[int]) -> None:
+        """These are to stay, or leave in another way."""
+        for each in sequences:
+            for some in (self.waiting, self._later, self._kept):
                 some.pop(each, None)
             self._heads.pop(each, None)
-        return found
 
     def look_again(self) -> None:
         """The broker begins to leave, or serves again: what cannot leave is looked at now."""
@@ -325,7 +329,7 @@ class DeadLetters:
         if going is not None:
             self._stands = True
             logs.ledgers[going.log].when_committed(self._go_on)
-        elif messages is not None and not all(logs.ledger_of(queue).takes(nbytes) for queue in queues):
+        elif messages is not None and not all(logs.ledger_of(queue).takes_letter(nbytes) for queue in queues):
             if self._origin.leaves:
                 raise Unplaced
             self._stands = self._blocked = True

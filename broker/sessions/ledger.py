@@ -156,7 +156,7 @@ class Ledger:
         """Bytes of dead letters that were put and are not committed."""
         self.moved_s = -math.inf
         """The time of the last proposal or commit of a batch, by the reactor's clock."""
-        self._spare_bytes = 0
+        self._spare_bytes = self._letters_spare_bytes = 0
         self._clock = clock
         self._wall = wall
         self._time = LogTime()
@@ -196,6 +196,14 @@ class Ledger:
         fits = nbytes <= self._spare_bytes
         self._spare_bytes = self._spare_bytes - nbytes if fits else 0
         return fits
+
+    def takes_letter(self, nbytes: int) -> bool:
+        """Whether the disk has room for a dead letter of this size. While it is nearly full, some are still accepted from time to
+        time: each replaces its original, and consumers of the dead letters free space."""
+        if nbytes <= self._letters_spare_bytes:
+            self._letters_spare_bytes -= nbytes
+            return True
+        return self.takes(nbytes)
 
     @property
     def now_ms(self) -> int:
@@ -697,12 +705,16 @@ class Ledger:
 
     def on_storage_low(self, text: str, spare_bytes: int = 0) -> None:
         """Note whether the disk is nearly full, so that only producers wait."""
-        self.low, self._spare_bytes = bool(text), spare_bytes
+        self.low, self._spare_bytes, self._letters_spare_bytes = bool(text), spare_bytes, 0
         if text:
             self.on_storage_error(text, fatal=False)
         elif self.storage_text:
             self.storage_text = ""
             self._owner.ledger_writable(self)
+
+    def on_storage_spare(self, spare_bytes: int) -> None:
+        """Note that the disk, which is nearly full, takes some more dead letters."""
+        self._letters_spare_bytes = spare_bytes
 
     def snapshot(self) -> Iterable[BatchBuilder]:
         """The state as batches."""

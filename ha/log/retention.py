@@ -416,6 +416,8 @@ class Retention:
         self.low = free < (reserve + reserve // 2 if self.low else reserve)
         waits = self.low and self._facts.serving
         if waits == self._waits:
+            if waits and free >= reserve // 2:
+                self._listener.on_storage_spare(reserve // SPARE)
             return
         self._waits = waits
         if waits:

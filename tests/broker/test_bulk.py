@@ -349,6 +349,43 @@ def test_a_message_whose_end_is_proposed_is_not_moved(kind: str, how: str) -> No
         assert (b.depth("q"), b.depth("dead"), b.depth("other")) == (0, 0 if alternate else 1, 0)
 
 
+@pytest.mark.parametrize("operation", ["PURGE", "MOVE"])
+@pytest.mark.parametrize("where", ["swept", "met by a consumer", "rejected"])
+def test_dead_letters_that_cannot_leave_are_purged_and_moved(operation: str, where: str) -> None:
+    """Breaks when a backlog whose time is over while the disk is nearly full stays, though an operator purges it."""
+    with bench() as b:
+        letters_of(b, arguments={"qpid.group_header_key": "g"})
+        b.queue("to", replicate="all", alternateExchange="")
+        client = b.client()
+        client.auto_accept = False
+        for _ in range(12):
+            client.send(client.sender("q"), *range(100), ttl=1e6 if where == "rejected" else 5, properties={"g": "one"})
+        client.send(client.sender("q"), "alive")
+        b.lead.ledger.on_storage_low("the disk is nearly full", 0)
+        consumer = client.receiver("q", credit=1300 if where == "rejected" else 0)
+        for delivery, message in client.received[consumer.name]:
+            client.give(delivery, proton.Delivery.REJECTED if message.body != "alive" else proton.Delivery.RELEASED)
+        b.pass_time(6)
+        if where == "met by a consumer":
+            consumer.flow(1)
+            b.pass_time(2)
+        consumer.close()
+        b.settle()
+        assert (b.depth("q"), b.depth("dead")) == (1201, 0)
+        assert client.request("PURGE", "queue", "q", {"count": 10})[2]["count"] == 10
+        if operation == "PURGE":
+            assert client.request("PURGE", "queue", "q", {})[2] == {"count": 1191, "left": 0}
+        else:
+            b.lead.ledger.on_storage_low("the disk is nearly full", 100_000)
+            body = {"to": "to", "count": 1}
+            assert client.request("MOVE", "queue", "q", body)[2]["count"] == 1
+            assert b.depth("to") <= 1
+        b.lead.ledger.on_storage_low("")
+        b.pass_time(5)
+        total = b.depth("dead") + b.depth("q")
+        assert total == (0 if operation == "PURGE" else 1190), "each is in one place, and nothing was sent twice"
+
+
 def test_a_queue_that_is_deleted_meanwhile_ends_it() -> None:
     with bench() as b:
         for name in ("q", "other"):

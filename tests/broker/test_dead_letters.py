@@ -627,3 +627,23 @@ def test_dead_letters_wait_while_the_disk_is_nearly_full_and_consumers_go_on(rea
         b.lead.ledger.on_storage_low("")
         b.pass_time(70)
         assert (b.depth("q"), b.depth("dead")) == (0, 400)
+
+
+def test_dead_letters_leave_while_the_disk_is_nearly_full_if_it_takes_some_from_time_to_time() -> None:
+    """Breaks when consumers of the dead letters, who would free the space, get nothing for as long as there is no space."""
+    with bench() as b:
+        letters_of(b)
+        client = b.client()
+        for _ in range(10):
+            client.send(client.sender("q"), *[bytes(1000)] * 100, ttl=1)
+        b.lead.ledger.on_storage_low("the disk is nearly full", 100_000)
+        dead = client.receiver("dead", credit=1000)
+        b.pass_time(3)
+        found = len(client.received[dead.name])
+        assert 0 < found < 100
+        for _ in range(12):
+            b.lead.ledger.on_storage_spare(100_000)
+            b.pass_time(1.5)
+            assert len(client.received[dead.name]) <= found + 100
+            found = len(client.received[dead.name])
+        assert (found, b.depth("q")) == (1000, 0)

@@ -96,6 +96,9 @@ class Ledger:
     def on_storage_low(self, text: str, spare_bytes: int = 0) -> None:
         self.errors.append((text, False))
 
+    def on_storage_spare(self, spare_bytes: int) -> None:
+        """It has no dead letters."""
+
     def on_quiesce(self, within_s: float, done: Callable[[], None]) -> None:
         self.told.append("quiesce")
         self.clock.callLater(0, done)

@@ -248,6 +248,32 @@ def test_before_the_disk_is_full_producers_wait_and_consuming_lets_them_go_on(tm
     log.stop()
 
 
+def test_dead_letters_go_on_while_half_of_the_reserve_is_free(tmp_path: Path) -> None:
+    """Breaks when they wait for room that only the consumers of these letters can make."""
+    disk = SmallDisk(tmp_path, 40 * FILE)
+    log = LogOnDisk(tmp_path, disk=disk)
+    ledger = log.ledger
+    while not ledger.storage_text:
+        log.put(*(body(at) for at in range(20)))
+    found = re.search(r"and (\d+) KiB", ledger.storage_text)
+    assert found is not None
+    reserve = int(found[1]) * 1024
+    log.rest()
+    assert not ledger.takes(reserve)
+    for _ in range(3):
+        log.clock.advance(ROOM_S)
+        assert ledger.takes_letter(reserve // SPARE - 1024)
+        assert not ledger.takes(1), "what producers send is not meant"
+        assert not ledger.takes_letter(reserve // SPARE)
+        assert ledger.takes_letter(1024)
+        assert not ledger.takes_letter(1025)
+    assert len(log.owner.errors) == 1, "it is said once"
+    disk.nbytes -= reserve // 2
+    log.clock.advance(ROOM_S)
+    assert not ledger.takes_letter(1025)
+    log.stop()
+
+
 def test_a_disk_that_takes_much_between_two_looks_is_not_filled_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks when the file system is only asked by time: a fast disk lost 30 MB of its reserve before the first question."""
     monkeypatch.setattr("ha.log.retention.LOOK_S", 3600.0)
