@@ -4,9 +4,9 @@ Life of a dead letter: a consumer has rejected a message, its deliveries have fa
 here. When its body is in memory, the queue's alternate exchange routes it, with its subject as the key. A copy with the reason
 (broker.core.letters) is put on each queue. The message leaves its own queue in the same batch if both queues are in one log,
 otherwise when the copies are committed. If no queue accepts it, it is removed for good, and counted. If its subject is no text,
-it goes where a message without a subject goes; if no queue accepts that, a headers exchange cannot read what it compares, or
-this broker does not have the alternate exchange, it is kept, and tried again. A large message is passed on with the same parts,
-so its copy does not contain the reason; one that would go to another log or to a queue with groups is kept as well.
+it goes where a message without a subject goes; if no queue accepts that, or a headers exchange cannot read what it compares, it
+is kept, and tried again. A large message is passed on with the same parts, so its copy does not contain the reason; one that
+would go to another log or to a queue with groups is kept as well.
 
 Invariants: messages that wait here are not delivered; they leave in the order in which they were added, except those that cannot
 be put anywhere at the moment; when one is sent, it is withdrawn (`withdraw`), so that nothing else is done with it until that is
@@ -14,8 +14,8 @@ committed; a message that cannot be read stays on its queue, and is not counted;
 no message leaves its queue before its copies are safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`, and one
 second tries at most so many of those that are kept; while a log has `limits.LETTERS_INFLOW_BYTES` of letters to commit, none is
 sent and no body is read for one; nor while a queue that the next one goes to is being deleted, because it would be lost there, or
-while a disk is nearly full and takes no more letters; on a broker that leaves, a rejected message that cannot go is given back,
-for the drain.
+while a disk is nearly full and takes no more letters, or this broker does not have the alternate exchange; on a broker that
+leaves, a rejected message that cannot go is given back, for the drain.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class _Unreadable(Exception):
 
 
 class _Kept(Exception):
-    """The message cannot leave until somebody changes something: its content cannot be read, its alternate exchange is not here,
-    or no queue there takes large messages."""
+    """The message cannot leave until somebody changes something: its content cannot be read, or no queue there takes large
+    messages."""
 
 
 class DeadLetters:
@@ -126,9 +126,9 @@ class DeadLetters:
         """Whether it is scheduled to try those again."""
         self._stands = False
         """Whether none is sent until a log has committed some of the letters of all queues, or the end of a queue, or until it is
-        looked again whether a disk that is nearly full takes one."""
+        looked again whether a disk that is nearly full takes one, or the alternate exchange is here."""
         self._blocked = False
-        """Whether it is such a disk for which none is sent."""
+        """Whether none is sent because of such a disk, or because the alternate exchange is not here."""
         self._told: set[int] = set()
         """The large messages that cannot leave and are already reported in the log file."""
         self._told_of_none = False
@@ -290,7 +290,8 @@ class DeadLetters:
             return False
         if self._exchange is None:
             self._tell_of_none()
-            raise _Kept
+            self._stand(messages)
+            return None
         manifest = messages.large.get(sequence)
         if manifest is not None:
             head = self._head_of(sequence, manifest)
@@ -330,12 +331,16 @@ class DeadLetters:
             self._stands = True
             logs.ledgers[going.log].when_committed(self._go_on)
         elif messages is not None and not all(logs.ledger_of(queue).takes_letter(nbytes) for queue in queues):
-            if self._origin.leaves:
-                raise Unplaced
-            self._stands = self._blocked = True
-            self._schedule.after(self._stand_key, RETRY_S, self._go_on)
-            messages.order.set_aside(self.waiting)
+            self._stand(messages)
         return self._stands
+
+    def _stand(self, messages: Messages) -> None:
+        """Send nothing for a while: it may take long until there is a way. Unplaced, if a drain is to take the messages."""
+        if self._origin.leaves:
+            raise Unplaced
+        self._stands = self._blocked = True
+        self._schedule.after(self._stand_key, RETRY_S, self._go_on)
+        messages.order.set_aside(self.waiting)
 
     def _go_on(self) -> None:
         self._stands = self._blocked = False
