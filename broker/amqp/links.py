@@ -811,16 +811,13 @@ class Sender(Link):
             self._pieces.remove(one)
             lib.pn_delivery_abort(one.delivery)
 
-    def _piecewise(self, delivery: Any) -> _Pieces | None:
-        """This delivery, if proton does not have all of it and gets it in pieces."""
-        return next((each for each in self._pieces if each.delivery == delivery), None)
-
     def _drop_pieces(self, delivery: Any) -> None:
-        """This delivery is settled: if proton does not have all of it, the rest goes nowhere."""
-        one = self._piecewise(delivery)
-        if one is None:
+        """This delivery is settled: if proton does not have all of it, the rest goes nowhere. Only the first that waits can be
+        this one, because the peer knows none of the others."""
+        one = self._pieces[0] if self._pieces else None
+        if one is None or one.delivery != delivery:
             return
-        self._pieces.remove(one)
+        self._pieces.popleft()
         self._pieces_bytes -= one.stop - one.start
         self._n_aborted -= one.aborted
         if one.source is not None:
@@ -893,10 +890,11 @@ class Sender(Link):
         """Settle the deliveries with ids below `before` that have no outcome, as released. Those that proton does not have
         completely are aborted: proton would end a settled one as if it were complete, and the peer would take its part for a
         message."""
+        waiting = {each.delivery: each for each in self._pieces}
         for delivery in [each for each, delivery_id in self._ids.items() if delivery_id < before]:
             del self._ids[delivery]
             self._keeps(-1)
-            one = self._piecewise(delivery)
+            one = waiting.get(delivery)
             if one is None:
                 lib.pn_delivery_update(delivery, RELEASED)
                 lib.pn_delivery_settle(delivery)

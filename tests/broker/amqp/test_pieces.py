@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from cproton_ffi import lib
 
@@ -10,6 +12,7 @@ from broker.core import limits
 from broker.core.links import ACCEPTED
 from tests.broker.amqp.pairs import Pair, Proton
 from tests.broker.amqp.test_engine import ACCEPT, STILL_HERE, named
+from tests.broker.core.test_definitions import calls_of
 
 LARGE = bytes(range(256)) * (limits.PIECE_BYTES * 5 // 256) + b"the end"
 
@@ -216,3 +219,45 @@ def test_a_drain_is_answered_after_messages_that_were_aborted_before_they_began(
     peer.settle()
     assert (receiver.queued, receiver.credit, receiver.drained()) == (1, 1, 9)
     assert (link.credit, link.account.credit, link.feeds) == (0, 0, False)
+
+
+def behind_a_large_one(held: int, waiting: int) -> Proton:
+    """A consumer that holds so many small messages, and for which so many wait behind a large one, while its socket is full."""
+    peer = Proton().open()
+    peer.receiver(credit=held + waiting + 1)
+    link = peer.out("r")
+    link.send(b"x" * held, range(held + 1), 0, held, 0, False)
+    peer.settle()
+    link.send_one(LARGE, held)
+    link.send(b"x" * waiting, range(waiting + 1), 0, waiting, held + 1, False)
+    peer.transport.push(b"".join(peer.server.engine.take_output(5000)))
+    assert link.unsettled == held + waiting + 1
+    return peer
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_an_outcome_costs_the_same_however_many_messages_wait_behind_a_large_one(settled: bool) -> None:
+    """Breaks when the broker looks for each settled message among all that wait: a consumer's disposition then takes seconds."""
+    costs = []
+    for waiting in (10, 1000):
+        peer = behind_a_large_one(300, waiting)
+        peer.server.engine.push(named(0, 299, ACCEPT, settled=settled))
+        costs.append(calls_of(peer.server.engine.drain))
+        assert [key for came in peer.server.outcomes for key, _, _ in came] == list(range(300))
+        assert peer.out("r").unsettled == waiting + 1
+    few, many = costs
+    assert many < few * 1.5
+
+
+def test_what_is_taken_back_costs_the_same_for_each_however_many_messages_wait() -> None:
+    """Breaks when each of them is searched among those that are aborted and have not begun, which stay where they are while
+    the peer still gets the first one."""
+    costs = []
+    for waiting in (100, 1000):
+        peer = behind_a_large_one(1, waiting)
+        link = peer.out("r")
+        peer.to_server(named(1, 1, STILL_HERE))
+        costs.append(calls_of(partial(link.take_back, link.account.next_id)))
+        assert link.unsettled == 0
+    few, many = costs
+    assert many < few * 15
