@@ -65,8 +65,8 @@ class Origin(Protocol):
     def leaves(self) -> bool:
         """Whether a drain takes the messages, with the times at which they expire and the counts of their failures."""
 
-    def give_back(self, sequences: list[int]) -> None:
-        """These are available again."""
+    def remain(self, sequences: list[int]) -> None:
+        """These do not leave, and are available again."""
 
     def dispatch_soon(self) -> None:
         """Look at this again at the end of the turn."""
@@ -243,7 +243,7 @@ class DeadLetters:
         if dropped[DELIVERY_LIMIT]:
             self._tell(dropped[DELIVERY_LIMIT])
         if back:
-            self._origin.give_back(back)
+            self._origin.remain(back)
 
     def _try_again(self) -> None:
         self._retries = False

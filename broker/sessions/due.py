@@ -14,9 +14,10 @@ a message that is still here, because its drainer was stopped, and a consumer th
 move once more. The drain takes the time and the count of each message to the target, which applies them. Messages that were to
 leave when the broker began to, and have not, stay for the drain (`stay`).
 
-Invariants: a time is handled once in a term, by a sweep or when its message is about to be delivered; a delayed message is
-available only after a sweep has handled its time, or to a drain, which passes the time on to the next store; sweeps are
-`EVERY_MS` apart, and handle about `MOST` times each (`MORE_MS` apart while there are more).
+Invariants: a time is handled once in a term, by a sweep or when its message is about to be delivered, and once more if its
+message was a dead letter then and stays on the queue after all (`remain`); a delayed message is available only after a sweep has
+handled its time, or to a drain, which passes the time on to the next store; sweeps are `EVERY_MS` apart, and handle about `MOST`
+times each (`MORE_MS` apart while there are more).
 
 Time is that of the log (broker.core.log_time).
 """
@@ -173,13 +174,19 @@ class Due:
 
     def stay(self) -> None:
         """The broker leaves: expired messages that have not left yet are for the drain, or expire again if it is cancelled."""
+        self.remain(self._letters.recall(EXPIRED, lambda sequence: True))
+
+    def remain(self, sequences: list[int]) -> None:
+        """These were dead letters and have not left: they are available again, or still delayed, and expire if their time has
+        come meanwhile."""
         messages = self._queue.node.messages
-        found = self._letters.recall(EXPIRED, lambda sequence: True)
-        if messages is None or messages.expiries is None:
+        if messages is None or not sequences:
             return
-        messages.expiries.again(found, self._queue.ledger.now_ms)
+        if messages.expiries is not None:
+            messages.expiries.again(sequences, self._queue.ledger.now_ms)
+            self.look()
         delays = messages.delays
-        self._queue.give_back([each for each in found if delays is None or not delays.is_waiting(each)])
+        self._queue.give_back([each for each in sequences if delays is None or not delays.is_waiting(each)])
 
     def _leave(self, messages: Messages, sequences: list[int]) -> None:
         node = self._queue.node

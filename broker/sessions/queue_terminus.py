@@ -352,6 +352,10 @@ class QueueTerminus:
             self.node.messages.order.release(sequences)
             self.dispatch_soon()
 
+    def remain(self, sequences: list[int]) -> None:
+        """These were dead letters, and do not leave: they are available again, or expire."""
+        self.due.remain(sequences)
+
     def settle(self, sequences: list[int], outcome: int, notes: Mapping[int, bytes] = NO_NOTES) -> None:
         """These acquired messages have this outcome, which is not `accepted`, and some of them come with annotations."""
         if notes:
@@ -466,8 +470,7 @@ class QueueTerminus:
             return
         order, delays = messages.order, messages.delays
         stay = self.letters.recall(letters.DELIVERY_LIMIT, lambda each: not 0 < limit <= order.lane_of(each).delivery_count(each))
-        if stay:
-            self.give_back([each for each in stay if delays is None or not delays.is_waiting(each)])
+        self.due.remain(stay)
         if limit and order.has_counts:
             over = sorted(each for lane in order.lanes for each, count in lane.delivery_counts().items() if count >= limit)
             free = [each for each in over if not order.is_acquired(each) or (delays is not None and delays.is_waiting(each))]

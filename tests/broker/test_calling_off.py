@@ -10,7 +10,9 @@ import pytest
 from broker.core import limits
 from tests.broker.clients import ACCEPTED, ADMIN, Bench, bench, condition, request, statuses
 from tests.broker.drain_bench import DRAIN, QUEUE, STORE, Taking
+from tests.broker.test_dead_letters import letters_of, reasons
 from tests.broker.test_departure import ask, leave, left, source
+from tests.broker.test_expiry import clocked
 
 LARGE = limits.LARGE_PARTS * 16 * 1024 + 1
 
@@ -27,6 +29,27 @@ def served(b: Bench) -> list[Any]:
     """What a client gets."""
     client = b.client()
     return client.bodies(client.receiver("q"))
+
+
+def test_a_rejected_message_that_was_given_back_for_the_drain_after_its_time_expires_when_the_drain_is_cancelled() -> None:
+    """Breaks when it stays on the queue until the next term, and no consumer gets it: its time has come while it was a dead
+    letter that could not leave."""
+    with clocked() as b:
+        letters_of(b)
+        client = b.client()
+        client.auto_accept = False
+        client.send(client.sender("q"), "m", ttl=5)
+        b.lead.ledger.on_storage_low("the disk is nearly full", 0)
+        receiver = client.receiver("q", credit=1)
+        client.give(client.received[receiver.name][0][0], proton.Delivery.REJECTED)
+        b.pass_time(7)
+        drain = leave(b)["drain"]
+        b.pass_time(3)
+        assert (b.depth("q"), b.depth("dead")) == (1, 0)
+        assert [ask(b, operation, drain=drain)[0] for operation in ("HALT", "REOPEN")] == [200, 200]
+        b.lead.ledger.on_storage_low("")
+        b.pass_time(3)
+        assert (b.depth("q"), reasons(b.client())) == (0, [("m", "q", "expired")])
 
 
 def test_what_the_target_holds_is_settled_and_the_rest_is_served_again_in_its_order() -> None:

@@ -13,7 +13,7 @@ from broker.core.nodes import LOCAL
 from broker.sessions import due
 from tests.broker.clients import Bench, Client, bench
 from tests.broker.drain_bench import Taking, send
-from tests.broker.test_dead_letters import figures, letters_of, reasons
+from tests.broker.test_dead_letters import figures, letters_of, limited, reasons
 
 BEGUN_S = 1_000_000.0
 
@@ -404,6 +404,30 @@ def test_a_delay_ends_in_time_while_many_dead_letters_cannot_leave() -> None:
         client.give(client.received[receiver.name][0][0], proton.Delivery.MODIFIED, failed=True)
         b.pass_time(1)
         assert client.bodies(receiver) == ["good", "other", "good"]
+
+
+@pytest.mark.parametrize("consumer", [True, False])
+def test_a_dead_letter_that_stays_by_a_new_limit_after_its_time_expires(consumer: bool) -> None:
+    """Breaks when it is never delivered and never expires: its time has come while it was on its way out for another reason."""
+    with clocked() as b:
+        letters_of(b, arguments={"x-delivery-limit": 1})
+        client = b.client()
+        client.auto_accept = False
+        client.send(client.sender("q"), "m", ttl=5)
+        b.lead.ledger.on_storage_low("the disk is nearly full", 0)
+        receiver = client.receiver("q", credit=1)
+        client.give(client.received[receiver.name][0][0], proton.Delivery.MODIFIED, failed=True)
+        if consumer:
+            receiver.flow(10)
+        else:
+            receiver.close()
+        b.pass_time(7)
+        assert (b.depth("q"), b.depth("dead")) == (1, 0)
+        limited(b, 10)
+        b.lead.ledger.on_storage_low("")
+        b.pass_time(3)
+        assert (b.depth("q"), reasons(client)) == (0, [("m", "q", "expired")])
+        assert len(client.received[receiver.name]) == 1
 
 
 def test_one_that_fails_for_the_last_time_waits_for_nothing() -> None:
