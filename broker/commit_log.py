@@ -55,8 +55,9 @@ class LogListener(Protocol):
         """The disk is nearly full: producers must wait, while consumers continue and free space; "" when there is enough again.
         Messages of `spare_bytes` may still be proposed, because clients have credit for them."""
 
-    def on_storage_spare(self, spare_bytes: int) -> None:
-        """The disk is still nearly full, and takes messages of `spare_bytes` that replace others."""
+    def on_storage_spare(self, spare_bytes: int, most_bytes: int = 0) -> None:
+        """The disk is still nearly full, and takes messages of `spare_bytes` that replace others; or one of up to `most_bytes`,
+        with all its copies, if that is more."""
 
     def snapshot(self) -> Iterable[BatchBuilder]:
         """The applied state, as builders of snapshot batches. It is taken at once and consumed later in another thread: it

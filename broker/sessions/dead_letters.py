@@ -322,17 +322,22 @@ class DeadLetters:
         return self._stands
 
     def _cannot_go_to(self, queues: list[QueueNode], nbytes: int = 0) -> bool:
-        """Whether one of these queues is being deleted, or a disk is nearly full and takes no letter of so many bytes. Then the
-        queue is dispatched again when the deletion is committed, or after a while. Unplaced, if a drain is to take the message
-        instead of that disk."""
+        """Whether one of these queues is being deleted, or a disk is nearly full and takes no letter of so many bytes for each of
+        them. Then the queue is dispatched again when the deletion is committed, or after a while. Unplaced, if a drain is to take
+        the message instead of that disk. A letter that cannot go uses up no room of the others."""
         logs, messages = self._logs, self._origin.node.messages
         going = next((queue for queue in queues if logs.nodes.is_going(queue.uuid)), None)
         if going is not None:
             self._stands = True
             logs.ledgers[going.log].when_committed(self._go_on)
-        elif messages is not None and not all(logs.ledger_of(queue).takes_letter(nbytes) for queue in queues):
+            return True
+        copies = Counter(map(logs.ledger_of, queues))
+        if messages is not None and not all(ledger.has_room_for_letter(n * nbytes) for ledger, n in copies.items()):
             self._stand(messages)
-        return self._stands
+            return True
+        for ledger, n in copies.items():
+            ledger.take_letter(n * nbytes)
+        return False
 
     def _stand(self, messages: Messages) -> None:
         """Send nothing for a while: it may take long until there is a way. Unplaced, if a drain is to take the messages."""

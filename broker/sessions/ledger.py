@@ -156,7 +156,7 @@ class Ledger:
         """Bytes of dead letters that were put and are not committed."""
         self.moved_s = -math.inf
         """The time of the last proposal or commit of a batch, by the reactor's clock."""
-        self._spare_bytes = self._letters_spare_bytes = 0
+        self._spare_bytes = self._letters_spare_bytes = self._letter_most_bytes = 0
         self._clock = clock
         self._wall = wall
         self._time = LogTime()
@@ -197,13 +197,20 @@ class Ledger:
         self._spare_bytes = self._spare_bytes - nbytes if fits else 0
         return fits
 
-    def takes_letter(self, nbytes: int) -> bool:
-        """Whether the disk has room for a dead letter of this size. While it is nearly full, some are still accepted from time to
-        time: each replaces its original, and consumers of the dead letters free space."""
-        if nbytes <= self._letters_spare_bytes:
-            self._letters_spare_bytes -= nbytes
-            return True
-        return self.takes(nbytes)
+    def has_room_for_letter(self, nbytes: int) -> bool:
+        """Whether the disk has room for a dead letter of this size, with its copies: call `take_letter` before it is put. While
+        the disk is nearly full, some are still accepted from time to time: each replaces its original, and consumers of the dead
+        letters free space."""
+        return not self.low or nbytes <= max(self._letter_most_bytes, self._spare_bytes)
+
+    def take_letter(self, nbytes: int) -> None:
+        """A dead letter of this size is about to be put."""
+        if not (self.low and nbytes):
+            return
+        if nbytes <= self._letter_most_bytes:
+            self._letters_spare_bytes = self._letter_most_bytes = max(self._letters_spare_bytes - nbytes, 0)
+        else:
+            self._spare_bytes -= nbytes
 
     @property
     def now_ms(self) -> int:
@@ -705,16 +712,17 @@ class Ledger:
 
     def on_storage_low(self, text: str, spare_bytes: int = 0) -> None:
         """Note whether the disk is nearly full, so that only producers wait."""
-        self.low, self._spare_bytes, self._letters_spare_bytes = bool(text), spare_bytes, 0
+        self.low, self._spare_bytes = bool(text), spare_bytes
+        self._letters_spare_bytes = self._letter_most_bytes = 0
         if text:
             self.on_storage_error(text, fatal=False)
         elif self.storage_text:
             self.storage_text = ""
             self._owner.ledger_writable(self)
 
-    def on_storage_spare(self, spare_bytes: int) -> None:
-        """Note that the disk, which is nearly full, takes some more dead letters."""
-        self._letters_spare_bytes = spare_bytes
+    def on_storage_spare(self, spare_bytes: int, most_bytes: int = 0) -> None:
+        """Note that the disk, which is nearly full, takes some more dead letters, or one large one."""
+        self._letters_spare_bytes, self._letter_most_bytes = spare_bytes, max(spare_bytes, most_bytes)
 
     def snapshot(self) -> Iterable[BatchBuilder]:
         """The state as batches."""

@@ -417,7 +417,7 @@ class Retention:
         waits = self.low and self._facts.serving
         if waits == self._waits:
             if waits and free >= reserve // 2:
-                self._listener.on_storage_spare(reserve // SPARE)
+                self._listener.on_storage_spare(reserve // SPARE, free - reserve // 2)
             return
         self._waits = waits
         if waits:

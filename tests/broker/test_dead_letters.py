@@ -647,3 +647,53 @@ def test_dead_letters_leave_while_the_disk_is_nearly_full_if_it_takes_some_from_
             assert len(client.received[dead.name]) <= found + 100
             found = len(client.received[dead.name])
         assert (found, b.depth("q")) == (1000, 0)
+
+
+@pytest.mark.parametrize("most, goes", [(0, False), (140_000, True)])
+def test_a_dead_letter_for_several_queues_takes_room_for_all_its_copies_or_none(most: int, goes: bool) -> None:
+    """Breaks when the first copies use up the room each second, and the last one never fits: no dead letter of the log leaves."""
+    with bench() as b:
+        admin = b.client(ADMIN)
+        admin.request("CREATE", "exchange", "fan", {"exchangeType": "fanout", "replicate": "all"})
+        for queue in ("d0", "d1", "d2", "d3"):
+            b.queue(queue, replicate="all")
+            admin.request("CREATE", "binding", "", {"exchange": "fan", "queue": queue, "key": ""})
+        b.queue("a", replicate="all", alternateExchange="fan")
+        letters_of(b)
+        client = b.client()
+        client.send(client.sender("a"), bytes(33_000), ttl=1)
+        client.send(client.sender("a"), *[bytes(10)] * 50, ttl=1)
+        client.send(client.sender("q"), *[bytes(1000)] * 500, ttl=1)
+        b.lead.ledger.on_storage_low("the disk is nearly full", 0)
+        for _ in range(20):
+            b.lead.ledger.on_storage_spare(100_000, most)
+            b.pass_time(1.0)
+        copies = 51 if goes else 0
+        assert (b.depth("a"), [b.depth(f"d{n}") for n in range(4)]) == (51 - copies, [copies] * 4)
+        assert (b.depth("q"), b.depth("dead")) == (0, 500)
+
+
+def test_a_dead_letter_that_waits_for_the_disk_of_another_log_takes_no_room_in_this_one() -> None:
+    with bench(clustered=True) as b:
+        b.upgraded()
+        letters_of(b)
+        b.queue("here", replicate="none")
+        admin = b.client(ADMIN)
+        admin.request("CREATE", "exchange", "fan", {"exchangeType": "fanout", "replicate": "all"})
+        for queue in ("dead", "here"):
+            admin.request("CREATE", "binding", "", {"exchange": "fan", "queue": queue, "key": ""})
+        b.queue("a", replicate="all", alternateExchange="fan")
+        client = b.client()
+        client.send(client.sender("a"), bytes(90_000), ttl=1)
+        client.send(client.sender("q"), *[bytes(1000)] * 90, ttl=1)
+        for ledger in b.broker.logs.ledgers.values():
+            ledger.on_storage_low("the disk is nearly full", 0)
+        for _ in range(3):
+            b.lead.ledger.on_storage_spare(100_000)
+            b.pass_time(1.5)
+        assert (b.depth("a"), b.depth("here")) == (1, 0)
+        assert (b.depth("q"), b.depth("dead")) == (0, 90)
+        for log in b.broker.logs.ledgers.values():
+            log.on_storage_spare(100_000)
+        b.pass_time(1.5)
+        assert (b.depth("a"), b.depth("here"), b.depth("dead")) == (0, 1, 91)

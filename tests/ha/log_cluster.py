@@ -96,7 +96,7 @@ class Ledger:
     def on_storage_low(self, text: str, spare_bytes: int = 0) -> None:
         self.errors.append((text, False))
 
-    def on_storage_spare(self, spare_bytes: int) -> None:
+    def on_storage_spare(self, spare_bytes: int, most_bytes: int = 0) -> None:
         """It has no dead letters."""
 
     def on_quiesce(self, within_s: float, done: Callable[[], None]) -> None:

@@ -50,7 +50,7 @@ class Stating:
     def on_storage_low(self, text: str, spare_bytes: int = 0) -> None:
         """There is room."""
 
-    def on_storage_spare(self, spare_bytes: int) -> None:
+    def on_storage_spare(self, spare_bytes: int, most_bytes: int = 0) -> None:
         """There is room."""
 
     def on_quiesce(self, within_s: float, done: Callable[[], None]) -> None:
