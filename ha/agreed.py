@@ -3,7 +3,8 @@
 Life of a request: the primary checks it, proposes a record, and answers when the record is committed. If its term ends before
 that, the answer says so. The primary at the planned time carries out a planned switchover: it first takes the plan out of the
 log, so that it happens at most once, and then hands over. A plan that no primary could carry out for `LATE_S` is dropped,
-with a line in the process log. So is a plan that is replaced or cancelled while its removal waits for the disk.
+with a line in the process log. So is a plan that is replaced or cancelled while its removal waits for the disk. While another
+plan, or its end, waits to be committed, the primary removes none: the removal would come behind it in the log.
 
 Invariant: this broker reports only settings that are committed and applied here.
 """
@@ -46,8 +47,6 @@ class Agreed:
         self._wall = wall
         self._hand_over = hand_over
         self._waiting: list[Deferred[Answer]] = []
-        self._carrying_out = ""
-        """The time of the plan that is being removed from the log."""
         self._plans = 0
         """How many requests for a planned switchover, or for its end, were taken."""
 
@@ -113,27 +112,31 @@ class Agreed:
     def state_changed(self, state: str) -> None:
         """The state of this broker has changed."""
         if state != "active":
-            self._carrying_out = ""
             waiting, self._waiting = self._waiting, []
             for answered in waiting:
                 answered.callback((503, "this broker is no longer the primary: query the settings at the next primary", {}))
 
+    @property
+    def _changes_the_plan(self) -> bool:
+        """Whether another plan, the end of the plan, or its removal waits to be committed."""
+        under_way = self._broker.lead.under_way()
+        return any(isinstance(each, Setting) and each.key == settings.SWITCHOVER for each in under_way)
+
     def tick(self) -> None:
         """Time has passed: carry out a planned switchover if it is due."""
         plan = self._broker.lead.state.definitions.settings.get(settings.SWITCHOVER)
-        if plan is None or self._broker.state != "active" or self._carrying_out == plan.value.get("at"):
+        if plan is None or self._broker.state != "active":
             return
         at, candidate = str(plan.value.get("at")), str(plan.value.get("candidate") or "")
         try:
             moment = settings.moment(at)
         except BadSetting:
             moment = self._wall() - LATE_S
-        if self._wall() < moment:
+        if self._wall() < moment or self._changes_the_plan:
             return
-        self._carrying_out, plans = at, self._plans
+        plans = self._plans
 
         def taken_out(reason: str) -> None:
-            self._carrying_out = ""
             if reason or self._plans != plans:
                 return
             if self._wall() - moment >= LATE_S:

@@ -189,3 +189,49 @@ def test_a_plan_whose_removal_waited_for_the_disk_is_carried_out_in_its_minute_o
     assert [status for status, *_ in answers] == [200] * cancelled
     assert rig.handed_over == ["b:1"] * (later_s < LATE_S and not cancelled)
     assert rig.agreed.told() == {}
+
+
+@pytest.mark.parametrize("replaced_by", ["2027-01-15T09:00:00Z", ""])
+def test_a_plan_that_is_replaced_or_cancelled_just_before_its_time_is_not_carried_out_and_the_new_one_stays(
+    rig: Rig, replaced_by: str
+) -> None:
+    """Breaks when the removal of the plan that is due comes behind its replacement in the log: it takes out the new plan, and
+    the switchover happens at the time of the old one."""
+    rig.ask(setting="switchover", at=AT)
+    rig.b.lead.automatic = False
+    answers: list[Any] = []
+    rig.now_s = NOW + 59
+    rig.agreed.ask({"setting": "switchover", "at": replaced_by}).addCallback(answers.append)
+    rig.b.settle()
+    rig.now_s = NOW + 61
+    for _ in range(2):
+        rig.agreed.tick()
+        rig.b.settle()
+        rig.b.lead.commit()
+        rig.b.settle()
+    assert [status for status, *_ in answers] == [200]
+    assert {key: value["at"] for key, value in rig.agreed.told().items()} == ({"switchover": replaced_by} if replaced_by else {})
+    assert rig.handed_over == []
+    rig.b.lead.automatic = True
+    rig.now_s = NOW + 3600
+    rig.agreed.tick()
+    rig.b.settle()
+    assert (rig.handed_over, rig.agreed.told()) == ([""] if replaced_by else [], {})
+
+
+def test_a_plan_whose_replacement_is_not_committed_in_this_term_is_carried_out_in_the_next_one(rig: Rig) -> None:
+    """Its requester is told that the primary has changed."""
+    rig.ask(setting="switchover", at=AT)
+    rig.b.lead.automatic = False
+    rig.now_s = NOW + 59
+    rig.agreed.ask({"setting": "switchover", "at": "2027-01-15T09:00:00Z"})
+    rig.now_s = NOW + 61
+    rig.agreed.tick()
+    rig.b.lead.automatic = True
+    for state in ("ready", "active"):
+        rig.b.lead.become(state)
+        rig.agreed.state_changed(state)
+    rig.b.settle()
+    rig.agreed.tick()
+    rig.b.settle()
+    assert (rig.handed_over, rig.agreed.told()) == ([""], {})
