@@ -136,7 +136,11 @@ class DeadLetters:
 
     def add(self, sequences: Iterable[int], reason: str) -> None:
         """Add messages that must leave. The caller ensures that they are not delivered any more."""
-        self.waiting.update(dict.fromkeys(sequences, reason))
+        added = dict.fromkeys(sequences, reason)
+        self.waiting.update(added)
+        messages = self._origin.node.messages
+        if self._blocked and messages is not None:
+            messages.order.set_aside(added)
         self._origin.dispatch_soon()
 
     def recall(self, reason: str, stays: Callable[[int], bool]) -> list[int]:
@@ -289,8 +293,9 @@ class DeadLetters:
             origin.ledger.dequeue(messages.number, (sequence,))
             return False
         if self._exchange is None:
-            self._tell_of_none()
-            self._stand(messages)
+            if origin.leaves or not self._blocked:
+                self._tell_of_none()
+                self._stand(messages)
             return None
         manifest = messages.large.get(sequence)
         if manifest is not None:

@@ -12,6 +12,7 @@ from broker.core import limits
 from broker.core.nodes import LOCAL
 from broker.core.records import Batch, Kind
 from tests.broker.clients import ADMIN, Bench, Client, bench, creating
+from tests.broker.core.test_definitions import calls_of
 
 LARGE = limits.LARGE_PARTS * 16 * 1024 + 1
 
@@ -597,6 +598,51 @@ def test_a_dead_letter_stays_on_a_broker_that_does_not_have_the_alternate_exchan
             admin.request("CREATE", "binding", "", {"exchange": "dlx", "queue": "dead", "key": ""})
             other.pass_time(2)
             assert (other.depth("q"), other.depth("dead")) == (0, 200), "all leave at once"
+
+
+def test_a_dispatch_costs_the_same_however_many_dead_letters_wait_for_the_alternate_exchange() -> None:
+    """Breaks when each dispatch of a queue with groups looks at all of them: the queue becomes slower for all its consumers."""
+    costs = []
+    for many in (20, 1000):
+        with bench(clustered=True) as b, bench(clustered=True) as other:
+            b.upgraded()
+            b.client(ADMIN).request("CREATE", "exchange", "dlx", {"exchangeType": "fanout", "replicate": "none"})
+            arguments = {"qpid.group_header_key": "g"}
+            b.queue("q", replicate="all", alternateExchange="dlx", asIs=True, arguments=arguments)
+            client = b.client()
+            link = client.sender("q")
+            for _ in range(many // 20):
+                client.send(link, *["a"] * 20, ttl=1, properties={"g": "one"})
+            b.lead.replayed_into(other.lead)
+            other.lead.become("active")
+            other.pass_time(3)
+            other.client().receiver("q")
+            assert other.depth("q") == many
+            costs.append(calls_of(other.broker.queues.at(other.broker.nodes.queues["q"]).dispatch))
+    few, many = costs
+    assert many < few * 1.5
+
+
+def test_a_message_that_is_rejected_while_the_alternate_exchange_does_not_exist_holds_no_group() -> None:
+    """Breaks when a consumer that rejects gets one message of a group a second, because the last one still waits."""
+    with bench(clustered=True) as b, bench(clustered=True) as other:
+        b.upgraded()
+        b.client(ADMIN).request("CREATE", "exchange", "dlx", {"exchangeType": "fanout", "replicate": "none"})
+        arguments = {"qpid.group_header_key": "g", "qpid.shared_msg_group": 1}
+        b.queue("q", replicate="all", alternateExchange="dlx", asIs=True, arguments=arguments)
+        client = b.client()
+        client.send(client.sender("q"), *range(5), properties={"g": "one"})
+        b.lead.replayed_into(other.lead)
+        other.lead.become("active")
+        other.pass_time(1)
+        one, another = other.client(), other.client()
+        one.auto_accept = another.auto_accept = False
+        receiver = one.receiver("q", credit=1)
+        one.give(one.received[receiver.name][0][0], proton.Delivery.REJECTED)
+        receiver.flow(1)
+        other.settle()
+        one.give(one.received[receiver.name][1][0], proton.Delivery.REJECTED)
+        assert another.bodies(another.receiver("q", credit=1)) == [2]
 
 
 @pytest.mark.parametrize("reason", ["rejected", "expired"])
