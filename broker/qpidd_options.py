@@ -65,6 +65,7 @@ INSTEAD: Final = {
     "acl-max-connect-per-user": "it is --connection-limit-per-user",
     "acl-max-connect-per-ip": "it is --connection-limit-per-ip",
     "no-data-dir": "every broker has a store: name a folder with --data-dir",
+    "known-hosts-url": "it is --ha-public-url",
     "daemon": "start it by systemd or another supervisor: it stays in the foreground",
     "pid-dir": "start it by systemd or another supervisor: it stays in the foreground",
     "listen-disable": "there is --require-encryption yes to listen for TLS alone",
