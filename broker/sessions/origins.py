@@ -265,20 +265,35 @@ class OriginTerminus:
         held: tuple[int, Sequence[int]],
         traits: list[Traits] | None,
     ) -> str:
-        """Put these messages, or those in front of the first that does not fit. Returns why that one does not."""
-        sizes, full = list(map(len, messages)), ""
-        fit, nbytes = len(messages), sum(sizes)
-        if self._full_of(ledger, node, fit, nbytes):
-            fit = nbytes = 0
-            while not (full := self._full_of(ledger, node, fit + 1, nbytes + sizes[fit])):
-                nbytes += sizes[fit]
-                fit += 1
-        new = held[0], held[1][:fit]
-        if fit and traits is None:
-            ledger.enqueue(node, messages[:fit], nbytes, producer.link, first, new, timed=producer.timed, moved=True)
-        elif fit and traits is not None:
-            self._put_with(ledger, node, producer, first, messages[:fit], new, traits[:fit])
+        """Put these messages, or those in front of the first that does not fit. Returns why that one does not. Where messages
+        make others leave, several may not fit that fit one after the other."""
+        at, full = 0, ""
+        while at < len(messages) and not full:
+            fit, nbytes, full = self._fitting(ledger, node, messages[at:], at)
+            new, end = (held[0], held[1][at : at + fit]), at + fit
+            if fit and traits is None:
+                ledger.enqueue(node, messages[at:end], nbytes, producer.link, first + at, new, timed=producer.timed, moved=True)
+            elif fit and traits is not None:
+                self._put_with(ledger, node, producer, first + at, messages[at:end], new, traits[at:end])
+            if fit and node.displacing is not None:
+                full = ""
+            at = end
         return full
+
+    def _fitting(self, ledger: Ledger, node: QueueNode, messages: list[bytes], before: int) -> tuple[int, int, str]:
+        """How many of these messages fit together behind so many others, their bytes, and why the next one does not."""
+        sizes = list(map(len, messages))
+        fit, nbytes = len(messages), sum(sizes)
+        if not self._full_of(ledger, node, before, fit, nbytes, max(sizes)):
+            return fit, nbytes, ""
+        fit = nbytes = largest = 0
+        while True:
+            largest = max(largest, sizes[fit])
+            full = self._full_of(ledger, node, before, fit + 1, nbytes + sizes[fit], largest)
+            if full:
+                return fit, nbytes, full
+            nbytes += sizes[fit]
+            fit += 1
 
     @staticmethod
     def _put_with(
@@ -315,14 +330,14 @@ class OriginTerminus:
             start = at + 1
         put(start, len(messages))
 
-    def _full_of(self, ledger: Ledger, node: QueueNode, count: int, nbytes: int) -> str:
-        """Why so many messages cannot be taken now; "" if they can."""
+    def _full_of(self, ledger: Ledger, node: QueueNode, before: int, count: int, nbytes: int, largest: int) -> str:
+        """Why so many messages cannot be taken now, behind so many that were just put; "" if they can."""
         if self._origins.logs.closed:
             return "this broker leaves itself"
-        if ledger.state.held_runs + count > limits.MAX_HELD_RUNS:
+        if ledger.state.held_runs + before + count > limits.MAX_HELD_RUNS:
             return f"the runs of sequences that are remembered of all drains have reached their limit of {limits.MAX_HELD_RUNS}"
-        if not has_room(node, count, nbytes):
-            return full_text(node, nbytes)
+        if not has_room(node, count, nbytes, largest):
+            return full_text(node, nbytes, count, largest)
         return ledger.storage_text if ledger.low else ""
 
     def _tags(self, producer: Producer, first: int, count: int) -> _Tags | None:

@@ -13,12 +13,13 @@ def check_places(queues: Iterable[QueueNode]) -> None:
         raise Unplaced
 
 
-def has_room(node: QueueNode, count: int, nbytes: int) -> bool:
-    """Whether so many more messages stay within the queue's own limits, those under way counted too."""
+def has_room(node: QueueNode, count: int, nbytes: int, largest: int = 0) -> bool:
+    """Whether so many more messages stay within the queue's own limits, those under way counted too. `largest`: the bytes of the
+    largest of them, if that is known."""
     messages = node.messages
     assert messages is not None, "a queue without a place for its messages is not attached to"
     if node.displacing is not None:
-        return not node.displacing.fault(count, nbytes)
+        return not node.displacing.fault(count, nbytes, largest)
     if node.max_bytes and messages.live_bytes + pending_bytes(node) + nbytes > node.max_bytes:
         return False
     return not (node.max_count and messages.depth + node.proposed - messages.enqueued + count > node.max_count)
@@ -51,12 +52,14 @@ def is_crowded_still(node: QueueNode) -> bool:
     )
 
 
-def full_text(node: QueueNode, nbytes: int) -> str:
-    """Why a queue has no room for a message of `nbytes`, for people."""
+def full_text(node: QueueNode, nbytes: int, count: int = 1, largest: int = 0) -> str:
+    """Why a queue has no room for so many messages of `nbytes` in all, for people."""
     assert node.messages is not None
     messages = node.messages
     if node.displacing is not None:
-        return f"queue {node.name!r} does not take a message of {nbytes} bytes: {node.displacing.fault(1, nbytes)}"
+        asked = f"a message of {nbytes} bytes" if count == 1 else f"{count} messages of {nbytes} bytes in all"
+        return f"queue {node.name!r} does not take {asked}: {node.displacing.fault(count, nbytes, largest)}"
     held, held_bytes = messages.depth + node.proposed - messages.enqueued, messages.live_bytes + pending_bytes(node)
     limit = f"{node.max_bytes} bytes" if node.max_bytes and held_bytes + nbytes > node.max_bytes else f"{node.max_count} messages"
-    return f"queue {node.name!r} holds {held} messages, {held_bytes} bytes: one of {nbytes} bytes would pass its limit of {limit}"
+    asked = f"one of {nbytes} bytes" if count == 1 else f"{count} more of {nbytes} bytes in all"
+    return f"queue {node.name!r} holds {held} messages, {held_bytes} bytes: {asked} would pass its limit of {limit}"

@@ -169,9 +169,9 @@ class Transaction:
         if (puts or through) and logs.closed:
             raise Unplaced
         for node, posts in puts.items():
-            nbytes = _nbytes(posts)
-            if not has_room(node, len(posts), nbytes):
-                raise BadRequest(ROLLBACK, full_text(node, nbytes))
+            nbytes, largest = _nbytes(posts), max([len(post.data) for post in posts])
+            if not has_room(node, len(posts), nbytes, largest):
+                raise BadRequest(ROLLBACK, full_text(node, nbytes, len(posts), largest))
         parts: Mapping[Ledger, _Part] = {ledger: _Part([], [], []) for ledger in logs.ledgers.values()}
         for node, posts in puts.items():
             parts[logs.ledger_of(node)].puts.append((node, posts))

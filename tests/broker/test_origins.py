@@ -109,6 +109,45 @@ def test_a_queue_that_is_full_takes_what_fits_and_ends_the_link_so_that_nothing_
         assert taking.held.runs() == [(1, 4)]
 
 
+@pytest.mark.parametrize(
+    "arguments, stay",
+    [
+        ({"qpid.policy_type": "ring", "qpid.max_size": 500}, 4),
+        ({"qpid.policy_type": "ring_strict", "qpid.max_count": 3}, 3),
+        ({"qpid.policy_type": "ring_strict", "qpid.max_size": 500}, 4),
+        ({"qpid.last_value_queue_key": "k", "qpid.max_count": 3}, 1),
+    ],
+)
+def test_a_queue_whose_messages_make_others_leave_takes_all_of_a_queue_over_one_link(
+    arguments: dict[str, Any], stay: int
+) -> None:
+    with bench() as b:
+        taking = Taking(b, arguments=arguments)
+        link = taking.link()
+        for sequence in range(1, 13):
+            send(taking.client, link, sequence, body(f"{sequence}" + "x" * 100))
+        b.settle()
+        assert condition(link) == ""
+        assert taking.bodies() == [str(sequence) for sequence in range(1, 13)][-stay:]
+        assert taking.held.runs() == [(1, 12)]
+
+
+def test_a_strict_ring_takes_of_a_queue_what_comes_before_a_message_that_a_consumer_has() -> None:
+    with bench() as b:
+        taking = Taking(b, arguments={"qpid.policy_type": "ring_strict", "qpid.max_count": 4})
+        taking.send(taking.link(), 1, 2)
+        b.client().receiver("q", credit=2)
+        consumer = b.client()
+        link = taking.link()
+        for sequence in range(3, 8):
+            send(taking.client, link, sequence, body(f"{sequence}"))
+        b.settle()
+        assert condition(link) == "amqp:resource-limit-exceeded"
+        assert "a consumer has acquired that" in link.remote_condition.description
+        assert consumer is not None
+        assert taking.held.runs() == [(1, 4)]
+
+
 def test_a_large_message_that_does_not_fit_ends_the_link_and_leaves_no_parts() -> None:
     with bench(part_bytes=16 * 1024) as b:
         taking = Taking(b, arguments={"qpid.max_size": LARGE // 2})

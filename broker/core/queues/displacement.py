@@ -32,8 +32,9 @@ class Displacing(Protocol):
     def put(self, sequence: int, data: bytes, nbytes: int) -> Sequence[int] | None:
         """A message of so many bytes gets this sequence: those that leave for it; None, and it gets none, when it cannot stay."""
 
-    def fault(self, count: int, nbytes: int) -> str:
-        """Why so many messages of so many bytes in all cannot be put now, or ""; several may be refused that fit one by one."""
+    def fault(self, count: int, nbytes: int, largest: int = 0) -> str:
+        """Why so many messages of so many bytes in all cannot be put now, or ""; several may be refused that fit one by one.
+        `largest`: the bytes of the largest of them; 0: it is not known, and counts as if it had all of the bytes."""
 
 
 def displacing_of(asked: Mapping[str, Any], held: Held, max_count: int, max_bytes: int) -> Displacing | None:

@@ -126,11 +126,8 @@ class LastValue:
         self._leave(before)
         return (before,)
 
-    def fault(self, count: int, nbytes: int) -> str:
-        """Why so many messages of so many bytes in all cannot be put now, or ""; several may be refused that fit one by one.
-
-        As in qpidd, a message that would replace another one needs room as well.
-        """
+    def fault(self, count: int, nbytes: int, largest: int = 0) -> str:
+        """See Displacing. As in qpidd, a message that would replace another one needs room as well."""
         self.begin()
         count += self._lane.depth + len(self._sizes) - len(self._leaving)
         nbytes += self._applied_bytes + self._coming_bytes

@@ -146,15 +146,20 @@ class Ring:
         self._nbytes += nbytes
         return [gone for gone, _ in leaving]
 
-    def fault(self, count: int, nbytes: int) -> str:
-        """Why so many messages of so many bytes in all cannot be put now, or ""; several may be refused that fit one by one."""
-        if self.max_bytes and nbytes > self.max_bytes:
-            return f"{nbytes} bytes are more than all of the {self.max_bytes} that it may hold"
+    def fault(self, count: int, nbytes: int, largest: int = 0) -> str:
+        """See Displacing. Several messages may be more than all that it may hold: then those in front leave for those behind."""
+        largest = largest or nbytes
+        if self.max_bytes and largest > self.max_bytes:
+            return f"{largest} bytes are more than all of the {self.max_bytes} that it may hold"
         if self.strict:
             self.begin()
-            leaving = self._leaving(0, nbytes) or ()
-            if (count > 1 and self._over(count, nbytes)) or any(self._has_consumer(gone) for gone, _ in leaving):
-                return "its oldest message would have to leave, and a consumer has acquired that"
+            for gone, gone_bytes in self._ends[0].oldest():
+                if not self._over(count, nbytes):
+                    break
+                if self._has_consumer(gone):
+                    return "its oldest message would have to leave, and a consumer has acquired that"
+                count -= 1
+                nbytes -= gone_bytes
         return ""
 
     def _has_consumer(self, sequence: int) -> bool:

@@ -411,7 +411,7 @@ def test_an_exchange_routes_when_the_transaction_is_discharged(bench: Bench) -> 
 @pytest.mark.parametrize(
     "what, why",
     [
-        ("full", "queue 'small' holds 0 messages, 0 bytes: one of "),
+        ("full", "queue 'small' holds 0 messages, 0 bytes: 3 more of "),
         ("deleted", "queue 'small' was deleted"),
         ("missing", "there is no queue and no exchange named 'nowhere'"),
         ("mailbox", "cannot be part of a transaction: send it without one"),
@@ -439,6 +439,55 @@ def test_a_transaction_that_cannot_be_carried_out_whole_is_undone_whole(bench: B
     assert name == "amqp:transaction:rollback"
     assert why in text
     assert bench.depth("orders") == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"qpid.policy_type": "ring", "qpid.max_size": 400},
+        {"qpid.policy_type": "ring_strict", "qpid.max_count": 3},
+        {"qpid.policy_type": "ring_strict", "qpid.max_size": 400},
+    ],
+)
+def test_a_full_ring_takes_a_transaction_of_several_messages_as_it_takes_them_one_by_one(
+    bench: Bench, arguments: dict[str, Any]
+) -> None:
+    bench.queue("ring", arguments=arguments)
+    one = Transactor(bench)
+    link = one.client.sender("ring")
+    one.client.send(link, *("x" * 100 + str(n) for n in range(6)))
+    for n in (2, 5):
+        txn_id = one.declare()
+        one.post(link, txn_id, *("y" * 100 + str(at) for at in range(n)))
+        assert one.discharge(txn_id).remote_state == A
+    browser = bench.client()
+    assert browser.bodies(browser.receiver("ring", browse=True)) == ["y" * 100 + str(at) for at in (2, 3, 4)]
+    txn_id = one.declare()
+    one.post(link, txn_id, "small", "z" * 600)
+    if "qpid.max_size" in arguments:
+        assert "bytes are more than all of the 400 that it may hold" in refusal(one.discharge(txn_id))[1]
+    else:
+        assert one.discharge(txn_id).remote_state == A
+
+
+@pytest.mark.parametrize("kind", ["ring_strict", "last values"])
+def test_a_transaction_that_a_full_queue_does_not_take_is_undone_with_the_reason(bench: Bench, kind: str) -> None:
+    kinds = {"ring_strict": {"qpid.policy_type": "ring_strict"}, "last values": {"qpid.last_value_queue_key": "k"}}
+    bench.queue("full", arguments={"qpid.max_count": 3, **kinds[kind]})
+    one = Transactor(bench)
+    link = one.client.sender("full")
+    one.client.send(link, 1, 2, 3)
+    one.client.receiver("full", credit=1)
+    txn_id = one.declare()
+    one.post(link, txn_id, *range(4))
+    name, text = refusal(one.discharge(txn_id))
+    reasons = {
+        "ring_strict": "its oldest message would have to leave, and a consumer has acquired that",
+        "last values": "it would hold 5 messages, where 3 are allowed",
+    }
+    assert name == "amqp:transaction:rollback"
+    assert "queue 'full' does not take 4 messages of " in text
+    assert text.endswith(f" bytes in all: {reasons[kind]}")
 
 
 def test_what_a_node_of_no_queue_is_sent_in_a_transaction_is_refused(bench: Bench) -> None:

@@ -136,9 +136,24 @@ def test_what_a_consumer_has_acquired_leaves_a_ring_and_holds_a_strict_one() -> 
     assert ring.put((0, 1)) == [1]
     assert "a consumer has acquired" in strict.ring.fault(1, 1)
     strict.order.release([1])
-    assert "a consumer has acquired" in strict.ring.fault(2, 2), "several are asked for one by one"
     assert strict.ring.fault(1, 1) == ""
     assert strict.put((0, 1)) == [1]
+
+
+def test_a_strict_ring_takes_several_at_once_as_it_takes_them_one_by_one() -> None:
+    q = Queue(qpid__policy_type="ring_strict", qpid__max_count=3, qpid__max_size=30)
+    assert q.ring.fault(5, 50, 10) == "", "the first ones leave for the last ones"
+    q.put((0, 5), (0, 5), (0, 5))
+    assert q.ring.fault(9, 90, 10) == "", "nor has a consumer what is not applied"
+    q.apply()
+    assert q.ring.fault(9, 90, 10) == ""
+    assert sequences(q.order.acquire(object(), 2, 1000)) == [1, 2]
+    q.order.release([1])
+    assert q.ring.fault(1, 20, 20) == "", "only the first leaves"
+    assert "a consumer has acquired" in q.ring.fault(2, 2, 1)
+    assert "a consumer has acquired" in q.ring.fault(1, 21, 21)
+    assert q.ring.fault(2, 31, 31) == "31 bytes are more than all of the 30 that it may hold"
+    assert q.ring.fault(2, 31) == "31 bytes are more than all of the 30 that it may hold", "the size of one is not known"
 
 
 def test_what_waits_for_its_time_is_with_no_consumer_and_leaves_a_strict_ring() -> None:
