@@ -11,7 +11,7 @@ that management has refused or dropped does not wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,9 +19,11 @@ from broker.amqp import management_node
 from broker.amqp.data import Condition
 from broker.amqp.links import Sender
 from broker.core import limits, message, rabbitmq
+from broker.core.commands import QueueAdd
 from broker.core.links import REJECTED
 from broker.core.message import BadMessage
-from broker.core.nodes import Nodes
+from broker.core.nodes import AUTO_DELETE_TIMEOUT, Nodes
+from broker.core.planning import FOR_ANY, with_policy
 from broker.core.rabbitmq import Native
 from broker.sessions.attach import Attach, Output
 from broker.sessions.mailboxes import Mailbox, Mailboxes
@@ -30,6 +32,8 @@ from broker.sessions.producer import Producer
 
 Pair = tuple[int, str]
 """The number of a connection, and the name of its two links."""
+_GIVEN = FOR_ANY | {AUTO_DELETE_TIMEOUT}
+"""Arguments that do not decide the kind of a queue: an earlier policy or an operator may have given them to it."""
 
 
 class Answers(Mailbox):
@@ -85,9 +89,7 @@ class Answers(Mailbox):
             queue = self._nodes.queues.get(request.name)
             if queue is None:
                 return False
-            there = queue.definition
-            same = (there.auto_delete, there.alternate) == (body["autoDelete"], body.get("alternateExchange", ""))
-            return same and dict(there.arguments) == body["arguments"]
+            return _is_alike(queue.definition, body, with_policy(self._nodes, "queue", request.name, body))
         if request.type == "exchange":
             exchange = self._nodes.exchanges.get(request.name)
             return exchange is not None and exchange.definition.kind == body["exchangeType"]
@@ -174,6 +176,18 @@ class Requests(ManagementTerminus):
             producer.done(delivery_id)
         else:
             self._requests.take(producer, asked, delivery_id, partial(answers.unanswered, number))
+
+
+def _is_alike(there: QueueAdd, asked: Mapping[str, Any], completed: Mapping[str, Any]) -> bool:
+    """Whether a queue has everything that a request asks for, and is of the kind that the request would have, `completed` by the
+    policy. As in RabbitMQ, a policy may give a queue more than its clients ask for; an operator may, too."""
+    if (asked["autoDelete"] and not there.auto_delete) or there.alternate != asked.get("alternateExchange", there.alternate):
+        return False
+    wanted, theirs = asked["arguments"], completed["arguments"]
+    return wanted.keys() <= there.arguments.keys() and all(
+        value == wanted[name] if name in wanted else name in _GIVEN or (name in theirs and theirs[name] == value)
+        for name, value in there.arguments.items()
+    )
 
 
 def _pair(attach: Attach) -> Pair:

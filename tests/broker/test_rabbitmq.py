@@ -75,6 +75,39 @@ def test_rabbitmqs_requests_make_show_and_delete_nodes() -> None:
         assert asker.ask("POST", "/bindings", binding)[0] == "404"
 
 
+def test_a_client_declares_its_queue_again_whatever_a_policy_or_an_operator_gives_it_beside() -> None:
+    """RabbitMQ's clients do so at each start."""
+    with bench() as b:
+        asker = Asker(b)
+        admin = b.client()
+        assert admin.request("CREATE", "exchange", "dlx", {"exchangeType": "fanout"})[0] == 201
+        policy = {"x-delivery-limit": 5, "x-single-active-consumer": True, "qpid.auto_delete_timeout": 60, "qpid.max_size": 9}
+        attributes = {"arguments": policy, "alternateExchange": "dlx"}
+        assert admin.request("CREATE", "QueuePolicy", "orders", attributes)[0] == 201
+        overflow = {"arguments": {"x-max-length": 5, "x-overflow": "reject-publish"}}
+        assert asker.ask("PUT", "/queues/orders", overflow) == ("201", {})
+        assert asker.ask("PUT", "/queues/orders", overflow) == ("200", {})
+        assert admin.request("UPDATE", "queue", "orders", {"arguments": {"x-message-ttl": 1000}})[0] == 200
+        for changed in ({"x-delivery-limit": 7, "qpid.max_size": None}, {"qpid.max_count": 8}):
+            assert admin.request("UPDATE", "QueuePolicy", "orders", {"arguments": changed})[0] == 200
+            assert asker.ask("PUT", "/queues/orders", overflow) == ("200", {})
+        same = {"x-message-ttl": 1000, "x-delivery-limit": 5, "x-dead-letter-exchange": "dlx"}
+        assert asker.ask("PUT", "/queues/orders", {"auto_delete": True, "arguments": same}) == ("200", {})
+        for other in (
+            {"x-max-length": 6},
+            {"x-delivery-limit": 7},
+            {"x-max-priority": 3},
+            {"x-dead-letter-exchange": "amq.topic"},
+        ):
+            assert asker.ask("PUT", "/queues/orders", {"arguments": other})[0] == "409"
+        assert admin.request("DELETE", "QueuePolicy", "orders")[0] == 204
+        assert asker.ask("PUT", "/queues/orders", overflow)[0] == "409", "now nothing says that one consumer is active"
+        active = {"x-single-active-consumer": True}
+        assert asker.ask("PUT", "/queues/orders", {"arguments": active}) == ("200", {})
+        assert asker.ask("PUT", "/queues/plain", overflow) == ("201", {})
+        assert asker.ask("PUT", "/queues/plain", {"auto_delete": True})[0] == "409"
+
+
 def test_a_request_whose_body_stands_before_its_properties_is_understood() -> None:
     """As that of RabbitMQ's client for Python does that has none: to a queue such a message is rejected."""
     with bench() as b:
