@@ -168,6 +168,11 @@ class Account:
             return True
         return False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds its content: neither it nor the term has ended."""
+        return self in self._budget.open
+
     def fail(self, why: str) -> None:
         """It can no longer be carried out. The first reason stays."""
         self.fault = self.fault or why

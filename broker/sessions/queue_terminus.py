@@ -368,7 +368,7 @@ class QueueTerminus:
         noted = bool(notes) and self._note(notes)  # the next consumer must get the message with its annotations
         if outcome == REJECTED or outcome & UNDELIVERABLE:
             if noted:
-                self.ledger.when_committed(lambda: self._let_die(sequences))
+                self._when_committed(sequences, self._let_die)
             else:
                 self._let_die(sequences)
         elif outcome & FAILED:
@@ -381,9 +381,9 @@ class QueueTerminus:
             self.give_back(sequences)
 
     def _when_committed(self, sequences: list[int], then: Callable[[list[int]], None]) -> None:
-        """Let these acquired messages return by `then` when everything that was put so far is committed, in the same step: no
-        other code sees them with their new counts and times, but still acquired, because these are in one batch. Until then,
-        nothing that must come after them is given out."""
+        """Let these acquired messages return, or leave, by `then` when everything that was put so far is committed, in the same
+        step: no other code sees them with their new counts and times, but still acquired, because these are in one batch. Until
+        then, nothing that must come after them is given out."""
         if self.node.messages is not None:
             self.node.messages.order.will_return(sequences)
         one = object()

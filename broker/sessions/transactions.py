@@ -14,6 +14,8 @@ transaction, and no other one has its id.
 
 A queue that is only on this broker is in a separate log. A transaction over both logs is written to the cluster's log first, and
 to the local one when that is committed. A failover in between loses what a failover always loses: the queues of only this broker.
+The local log goes on after the term: what it commits then is committed, but outcomes other than `accepted` have no effect any
+more, because the messages are available again.
 
 Source: AMQP 1.0 part 4.
 """
@@ -189,8 +191,9 @@ class Transaction:
     def _propose(self, logs: Logs, parts: list[tuple[Ledger, _Part]], done: Callable[[], None]) -> None:
         """The first of these parts, and the others when it is committed."""
         if not parts:
+            goes_on = self.account.is_open
             self.account.close()
-            for queue, sequences, outcome in self._retired:
+            for queue, sequences, outcome in self._retired if goes_on else ():
                 if outcome != ACCEPTED:
                     queue.settle(sequences, outcome)
             done()

@@ -645,6 +645,47 @@ def test_a_message_that_is_rejected_while_the_alternate_exchange_does_not_exist_
         assert another.bodies(another.receiver("q", credit=1)) == [2]
 
 
+@pytest.mark.parametrize("back", ["before the commit", "after it"])
+@pytest.mark.parametrize("alternate", [True, False])
+def test_a_rejection_whose_annotations_are_committed_after_the_term_has_no_effect(alternate: bool, back: str) -> None:
+    """The log of this broker alone goes on over terms. Breaks when the message is claimed for a letter that is void."""
+    with bench(clustered=True) as b:
+        b.upgraded()
+        letters_of(b, replicate="none", alternateExchange="dlx" if alternate else None)
+        client = b.client()
+        client.auto_accept = False
+        client.send(client.sender("q"), "m")
+        ((delivery, _),) = client.received[client.receiver("q").name]
+        local = b.logs[LOCAL]
+        local.automatic = False
+        delivery.local.annotations = {proton.symbol("x-why"): "bad"}
+        client.give(delivery, proton.Delivery.MODIFIED, undeliverable=True)
+
+        def commit() -> None:
+            local.commit()
+            b.settle()
+            local.automatic = True
+
+        b.lead.become("ready", "other")
+        b.settle()
+        if back == "after it":
+            commit()
+        b.lead.epoch += 1
+        b.lead.become("active")
+        b.settle()
+        client = b.client()
+        client.auto_accept = False
+        receiver = client.receiver("q")
+        if back == "before the commit":
+            commit()
+        b.pass_time(10)
+        assert client.bodies(receiver) == ["m"]
+        assert (b.depth("q"), b.depth("dead")) == (1, 0)
+        client.give(client.received[receiver.name][0][0], proton.Delivery.REJECTED)
+        b.pass_time(10)
+        assert (b.depth("q"), b.depth("dead")) == (0, int(alternate))
+
+
 @pytest.mark.parametrize("reason", ["rejected", "expired"])
 def test_dead_letters_wait_while_the_disk_is_nearly_full_and_consumers_go_on(reason: str) -> None:
     """Breaks when a backlog that expires is written once more into the space that is kept for what consuming writes."""

@@ -158,7 +158,9 @@ def test_a_term_that_ends_closes_all_accounts_and_one_that_is_closed_later_count
     under_way, last = Account(budget), Account(budget)
     assert under_way.takes_messages(1, 6)
     assert last.takes_messages(1, 4)
+    opened = last.is_open
     budget.close_all()
+    assert (opened, last.is_open) == (True, False)
     assert (budget.nbytes, budget.n_open) == (0, 0)
     anew = Account(budget)
     assert anew.takes_messages(2, 10)

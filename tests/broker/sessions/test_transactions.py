@@ -314,6 +314,56 @@ def test_a_part_for_this_brokers_log_is_committed_after_the_term_and_gives_its_m
     assert (budget.nbytes, budget.n_open) == (0, 0)
 
 
+@pytest.mark.parametrize("back", ["before the commit", "after it"])
+@pytest.mark.parametrize("outcome", [0x25, 0x26, 0x27])
+def test_other_outcomes_have_no_effect_if_the_part_for_this_brokers_log_is_committed_after_the_term(
+    outcome: int, back: str
+) -> None:
+    """Breaks when a message that another consumer has by then is removed, or given to a third one."""
+    bench = Bench(clustered=True)
+    bench.queue("own", replicate="none")
+    bench.queue("out", replicate="none")
+    one = Transactor(bench)
+    one.client.send(one.client.sender("own"), "m")
+    ((delivery, _),) = one.client.received[one.client.receiver("own").name]
+    txn_id = one.declare()
+    one.post(one.client.sender("out"), txn_id, "result")
+    one.give(delivery, txn_id, outcome)
+    local = bench.logs["local"]
+    local.automatic = False
+    one.ask("amqp:discharge:list", [txn_id, False], settle=False)
+    bench.settle()
+    assert len(local.waiting) == 1
+
+    def commit() -> None:
+        local.commit()
+        bench.settle()
+        local.automatic = True
+
+    bench.lead.become("ready", "other")
+    bench.settle()
+    if back == "after it":
+        commit()
+    bench.lead.epoch += 1
+    bench.lead.become("active")
+    bench.settle()
+    client = bench.client()
+    client.auto_accept = False
+    receiver = client.receiver("own")
+    if back == "before the commit":
+        commit()
+    third = bench.client()
+    assert third.bodies(third.receiver("own")) == []
+    assert client.bodies(receiver) == ["m"]
+    bench.clock.advance(DEQUEUE_DELAY_S)
+    bench.settle()
+    assert (bench.depth("own"), bench.depth("out")) == (1, 1)
+    client.give(client.received[receiver.name][0][0], A)
+    bench.clock.advance(DEQUEUE_DELAY_S)
+    bench.settle()
+    assert bench.depth("own") == 0
+
+
 @pytest.mark.parametrize(
     "outcome, fields, depth, count",
     [(0x25, (), 0, 0), (0x26, (), 1, 0), (0x27, (), 1, 0), (0x27, (True,), 1, 1), (0x27, (None, True), 0, 0)],
