@@ -257,7 +257,12 @@ class Broker:
         self.turn.flush()
 
     def ledger_applied(
-        self, ledger: Ledger, fed: Iterable[int], emptied: Iterable[int], changes: Collection[tuple[Change, str]]
+        self,
+        ledger: Ledger,
+        fed: Iterable[int],
+        drained: Iterable[int],
+        emptied: Iterable[int],
+        changes: Collection[tuple[Change, str]],
     ) -> None:
         """Follow the definitions, then dispatch the new messages, then write."""
         for node in self.logs.follow(ledger, changes):
@@ -273,7 +278,7 @@ class Broker:
         self.routes.follow(ledger, changes)
         self.queues.fed(ledger, fed)
         self.alerts.fed(ledger, fed)
-        self.queues.resume_crowded()
+        self.queues.resume_crowded(ledger, drained)
         self.turn.flush()
         self.logs.residency.enforce()
         if ledger is self.logs.lead and any(isinstance(change, SettingMade) for change, _ in changes):

@@ -191,11 +191,12 @@ class CannotApply(Exception):
 
 @dataclass(slots=True)
 class Applied:
-    """What a batch changed. `fed` has the numbers of queues that may now have messages for a waiting consumer, `emptied` those of
-    queues that have lost their last message, even if others have come since; `changes` has for each command its change and "", or
-    no change and the reason."""
+    """What a batch changed. `fed` has the numbers of queues that may now have messages for a waiting consumer, `drained` those of
+    queues that have lost messages, `emptied` those of queues that have lost their last message, even if others have come since;
+    `changes` has for each command its change and "", or no change and the reason."""
 
     fed: set[int]
+    drained: set[int]
     emptied: set[int]
     changes: list[tuple[Change, str]]
 
@@ -237,7 +238,7 @@ class State:
         for kind, since in _SINCE.items():
             if self.version < since and any(run.kind is kind for run in batch.runs):
                 raise CannotApply(batch.header.index, f"a {kind.name} record needs machine version {since}")
-        applied = Applied(set(), set(), [self._change(command, batch) for command in commands])
+        applied = Applied(set(), set(), set(), [self._change(command, batch) for command in commands])
         unheld: list[Manifest] = []
         for run in batch.runs:
             if run.kind is Kind.ENQUEUE:
@@ -261,6 +262,7 @@ class State:
                 if messages is not None:
                     if self._remove(messages, run):
                         applied.fed.add(run.queue)
+                    applied.drained.add(run.queue)
                     if not messages.depth:
                         applied.emptied.add(run.queue)
             elif run.kind in _FACTS:

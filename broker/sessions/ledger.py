@@ -63,10 +63,15 @@ class LedgerOwner(Protocol):
     """The broker, which serves the clients of a ledger."""
 
     def ledger_applied(
-        self, ledger: Ledger, fed: Iterable[int], emptied: Iterable[int], changes: Collection[tuple[Change, str]]
+        self,
+        ledger: Ledger,
+        fed: Iterable[int],
+        drained: Iterable[int],
+        emptied: Iterable[int],
+        changes: Collection[tuple[Change, str]],
     ) -> None:
-        """Batches were applied and their waits ended: `fed` queue numbers got messages, `emptied` ones lost their last, `changes`
-        were made (or not: reason)."""
+        """Batches were applied and their waits ended: `fed` queue numbers got messages, `drained` ones lost some, `emptied`
+        ones their last, `changes` were made (or not: reason)."""
 
     def ledger_begins(self, ledger: Ledger) -> None:
         """A term begins: everything committed is applied, and nothing is proposed yet."""
@@ -588,6 +593,7 @@ class Ledger:
     def on_committed(self, batches: list[Batch]) -> None:
         """Apply, end the waits, tell the owner: once for all of these batches."""
         fed: set[int] = set()
+        drained: set[int] = set()
         emptied: set[int] = set()
         changes: list[tuple[Change, str]] = []
         reasons: dict[int, list[str]] = {}
@@ -600,12 +606,13 @@ class Ledger:
                 met = error
                 break
             fed |= applied.fed
+            drained |= applied.drained
             emptied |= applied.emptied
             if applied.changes:
                 changes += applied.changes
                 reasons[batch.header.index] = [reason for _, reason in applied.changes]
         self._end_waits(reasons)
-        self._owner.ledger_applied(self, fed, emptied, changes)
+        self._owner.ledger_applied(self, fed, drained, emptied, changes)
         if met is not None:
             raise met
 

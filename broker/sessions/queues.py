@@ -5,7 +5,7 @@ created then and kept until the queue is deleted. A ledger's events (commits, th
 termini that they concern.
 
 Invariants: a queue has one terminus, even if a snapshot creates its node again; a queue that is too full to accept more is
-`crowded` until its producers may continue.
+`crowded` until its producers may continue, and is looked at when it has lost messages or was altered.
 """
 
 from __future__ import annotations
@@ -102,9 +102,14 @@ class Queues:
         terminus.due.look()
         return terminus
 
-    def resume_crowded(self) -> None:
-        """Let the producers of queues that have room again continue."""
-        for terminus in [each for each in self.crowded if not is_crowded_still(each.node)]:
+    def resume_crowded(self, ledger: Ledger, numbers: Iterable[int]) -> None:
+        """These queues have lost messages: let the producers of those that have room again continue."""
+        for number in numbers if self.crowded else ():
+            messages = ledger.state.messages.get(number)
+            self._resume_crowded(None if messages is None else self._termini.get(messages.uuid))
+
+    def _resume_crowded(self, terminus: QueueTerminus | None) -> None:
+        if terminus in self.crowded and not is_crowded_still(terminus.node):
             del self.crowded[terminus]
             terminus.resume()
 
@@ -136,9 +141,10 @@ class Queues:
                     self.at(node).dispatch_soon()
 
     def follow(self, changes: Iterable[tuple[Change, str]]) -> None:
-        """The limit of failed deliveries of queues may be a new one."""
+        """The thresholds of queues, and their limit of failed deliveries, may be new ones."""
         for change, reason in changes:
             if isinstance(change, QueueAltered) and not reason and self.logs.serving:
+                self._resume_crowded(self._termini.get(change.queue.uuid))
                 node = self.logs.nodes.queue_by_uuid(change.queue.uuid)
                 if node is not None and self.logs.ledger_of(node).serving:
                     self.at(node).limited()

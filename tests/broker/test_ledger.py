@@ -27,7 +27,12 @@ class Owner:
         self.fed: list[set[int]] = []
 
     def ledger_applied(
-        self, ledger: Ledger, fed: Iterable[int], emptied: Iterable[int], changes: Iterable[tuple[Change, str]]
+        self,
+        ledger: Ledger,
+        fed: Iterable[int],
+        drained: Iterable[int],
+        emptied: Iterable[int],
+        changes: Iterable[tuple[Change, str]],
     ) -> None:
         self.fed.append(set(fed))
         for change, reason in changes:

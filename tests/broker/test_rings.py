@@ -9,6 +9,7 @@ import pytest
 
 from broker.core import limits
 from tests.broker.clients import ACCEPTED, REJECTED, Bench, Client, bench, statuses
+from tests.broker.core.queues.files import calls_of
 from tests.broker.test_deferring import DELAY, defer
 
 
@@ -253,6 +254,33 @@ def test_credit_stops_above_one_threshold_and_comes_back_below_the_other(
         assert producer.credit == limits.CREDIT_WINDOW - 2
         taker.flow(1)
         b.pass_time(1)
+        assert producer.credit == limits.CREDIT_WINDOW
+
+
+def test_a_commit_does_not_look_at_full_queues_that_it_takes_nothing_of() -> None:
+    """Their consumers may be away for long. Breaks when each batch that is applied costs something for each of them."""
+    with bench() as b:
+        b.queue("other")
+        for n in range(100):
+            b.queue(f"q{n}", arguments={"qpid.max_count": 2})
+        client, crowding = b.client(), b.client()
+        producer, producers = client.sender("other"), [crowding.sender(f"q{n}") for n in range(100)]
+        client.send(producer, 0)
+        few = calls_of(lambda: client.send(producer, 1))
+        for each in producers:
+            crowding.send(each, 1, 2)
+        assert len(b.broker.queues.crowded) == 100
+        assert calls_of(lambda: client.send(producer, 2)) < few + 50
+
+
+def test_producers_of_a_full_queue_go_on_when_its_threshold_is_raised() -> None:
+    with bench() as b:
+        b.queue("q", arguments={"qpid.max_count": 10})
+        client = b.client()
+        producer = client.sender("q")
+        client.send(producer, *range(10))
+        assert producer.credit == limits.CREDIT_WINDOW - 10
+        assert client.request("UPDATE", "queue", "q", {"arguments": {"qpid.max_count": 100}})[0] == 200
         assert producer.credit == limits.CREDIT_WINDOW
 
 

@@ -109,14 +109,16 @@ def test_applying_tells_which_queues_got_messages_and_what_became_of_each_change
     assert "exists already" in reason
 
 
-def test_applying_tells_which_queues_have_lost_their_last_message() -> None:
+def test_applying_tells_which_queues_have_lost_messages_and_which_their_last_one() -> None:
     state = state_of(queue("q"), queue("other"))
     state.apply(batch(2, enqueue=[(1, 1, [b"one", b"two"]), (2, 1, [b"one"])]))
-    for index, (taken, emptied) in enumerate([({1: [1], 2: []}, set[int]()), ({1: [2], 2: [1], 9: [1]}, {1, 2})], 3):
+    cases = [({1: [1], 2: []}, {1}, set[int]()), ({1: [2], 2: [1], 9: [1]}, {1, 2}, {1, 2})]
+    for index, (taken, drained, emptied) in enumerate(cases, 3):
         builder = BatchBuilder()
         for number, sequences in taken.items():
             builder.dequeues_for(number).extend(sequences)
-        assert state.apply(Batch.parse(builder.seal(1, index, 0))).emptied == emptied
+        applied = state.apply(Batch.parse(builder.seal(1, index, 0)))
+        assert (applied.drained, applied.emptied) == (drained, emptied)
 
 
 def test_messages_are_counted_as_they_come_and_go() -> None:
