@@ -126,6 +126,7 @@ def plan_queue(
         log, command = _plan_queue(nodes, name, uuid, attributes, owner)
         if not asked.get(policies.AS_IS):
             _check_reach(nodes, f"queue {name!r}", "queue", log, command.alternate)
+            _check_names(name, command.arguments)
         return log, command
     except Refused as refusal:
         raise _with_blame(nodes, "queue", name, attributes != asked, refusal) from None
@@ -364,6 +365,7 @@ def _needs_of_policy(nodes: Nodes, what: str, log: str, kind: str, attributes: d
         return max(PolicyAdd.SINCE, needs)
     try:
         _check_arguments("that it is for", arguments)
+        _check_names("that it is for", arguments)
         _check_alternate("that it is for", alternate, arguments)
     except Refused as refusal:
         raise Refused(refusal.status, f"{what}: {refusal.text}") from None
@@ -566,6 +568,14 @@ def _check_storable(what: str, value: Any) -> None:
     fault = unstorable(value)
     if fault:
         raise Refused(400, f"{what}: {fault}")
+
+
+def _check_names(name: str, arguments: dict[str, Any]) -> None:
+    """Refused, when two of these are names of one argument. Queues that an earlier release created may have them, and so may what
+    a drain creates as it is on the source."""
+    fault = queue_arguments.repeated(arguments)
+    if fault:
+        raise Refused(400, f"queue {name!r}: {fault}")
 
 
 def _check_arguments(name: str, arguments: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ to the definition. When a policy is changed or deleted, existing queues and exch
 
 Only one policy applies to a name: the one with the longest beginning before a `*`, `?` or `[...]`. If several are equal, the
 longest pattern applies, then the first one in alphabetical order. Policies are not combined. Each attribute and argument of the
-request takes precedence over the policy, and the policy takes precedence over the broker's options.
+request takes precedence over the policy, under whichever of its names, and the policy takes precedence over the broker's options.
 
 Invariants: only the primary uses policies, before it proposes a definition. Members apply the definition without them, so the
 result does not depend on the order of records. Queues of subscriptions, dynamic nodes and the queues of routes get only those
@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from broker.core.commands import PolicyAdd
 from broker.core.dynamic import WILD, matches
+from broker.core.queues.arguments import first_name
 
 KINDS: Final = {"QueuePolicy": "queue", "TopicPolicy": "topic"}
 """Type in management requests -> kind of a policy."""
@@ -55,7 +56,9 @@ def merged(policy: PolicyAdd, asked: Mapping[str, Any], only: Collection[str] | 
     theirs = dict(policy.attributes)
     given = asked.get("arguments")
     own = dict(given) if isinstance(given, dict) else {}
-    arguments = {name: value for name, value in theirs.pop("arguments", {}).items() if only is None or name in only}
+    said = {first_name(name) for name in own if isinstance(name, str)}
+    defaults = theirs.pop("arguments", {}).items()
+    arguments = {name: value for name, value in defaults if first_name(name) not in said and (only is None or name in only)}
     if only is not None:
         theirs = {name: value for name, value in theirs.items() if name == "alternateExchange"}
     if "qpid.replicate" in own:

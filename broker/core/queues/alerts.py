@@ -20,6 +20,8 @@ _UP: Final = {
 }
 _DOWN: Final = {COUNT: "qpid.alert_count_down", SIZE: "qpid.alert_size_down"}
 _GAP: Final = ("qpid.alert_repeat_gap", "x-qpid-minimum-alert-repeat-gap")
+SYNONYMS: Final = (*_UP.values(), _GAP)
+"""The names of each argument that has several."""
 NAMES: Final = (*_UP[COUNT], *_UP[SIZE], *_DOWN.values(), *_GAP)
 
 
@@ -54,7 +56,7 @@ def thresholds_of(asked: Mapping[str, Any]) -> Thresholds | None:
 
 def fault_of(arguments: Mapping[str, Any]) -> str:
     """Why a queue cannot have these arguments, each of which is a number of 0 or more; "" when it can."""
-    for names in (*_UP.values(), _GAP):
+    for names in SYNONYMS:
         said = [name for name in names if name in arguments]
         if len(said) > 1:
             return f"{' and '.join(said)} are names of one threshold: say one of them"

@@ -111,6 +111,9 @@ _TABLE: dict[str, tuple[int, Check]] = {
 }
 """Argument -> the machine version that introduced it, and the check of its value. The share of each level has its own name."""
 _SHARE = _TABLE[fairshare.NAMES[0]]
+_SYNONYMS = ((*priority.LEVELS, priority.HIGHEST), fairshare.NAMES, CONSUMER_MS, *alerts.SYNONYMS)
+_FIRST = {name: names[0] for names in _SYNONYMS for name in names}
+"""Argument with several names -> the first of them. The share of a level has two names, too."""
 
 NAMES = frozenset(_TABLE)
 ALTERABLE = frozenset({MAX_COUNT, MAX_BYTES, STOP_COUNT, STOP_BYTES, RESUME_COUNT, RESUME_BYTES, *alerts.NAMES})
@@ -133,6 +136,22 @@ def _row(name: str) -> tuple[int, Check]:
 def is_known(name: str) -> bool:
     """Whether this module has an argument of this name."""
     return name in _TABLE or fairshare.is_share(name)
+
+
+def first_name(name: str) -> str:
+    """The first of the names of this argument."""
+    return f"{fairshare.NAMES[0]}-{name.rpartition('-')[2]}" if fairshare.is_share(name) else _FIRST.get(name, name)
+
+
+def repeated(arguments: Mapping[str, Any]) -> str:
+    """Which of these arguments is named twice, for people; "" if none is. A queue of an earlier release may have some: of the
+    levels, `x-max-priority` has no effect then."""
+    said: dict[str, str] = {}
+    for name in arguments:
+        other = said.setdefault(first_name(name), name)
+        if other != name:
+            return f"{other} and {name} are names of one argument: say one of them"
+    return ""
 
 
 def version_of(arguments: Mapping[str, Any]) -> int:

@@ -86,6 +86,22 @@ def test_what_is_asked_for_goes_before_the_policy_argument_by_argument() -> None
     assert merged(policy("q"), {"arguments": None}) == {"arguments": {}}
 
 
+def test_what_is_asked_for_goes_before_the_policy_under_another_name_of_the_argument_too() -> None:
+    theirs = {"qpid.priorities": 10, "qpid.alert_count": 100, "x-consumer-timeout": 1000, "x-qpid-fairshare-1": 3, "note": 1}
+    both = two(("queue", "*", {"arguments": theirs}))
+    own = {"x-max-priority": 2, "qpid.alert_count_up": 5, "x-consumer-timeout-ms": 5, "qpid.fairshare-1": 4}
+    assert plan_queue(both.nodes, "q", "u", {"arguments": own})[1].to_dict()["arguments"] == own | {"note": 1}
+    with pytest.raises(Refused, match="names of arguments must be texts"):
+        plan_queue(both.nodes, "q", "u", {"arguments": {7: 1}})
+
+
+def test_a_queue_that_a_request_makes_has_no_two_names_of_one_argument_and_one_that_a_drain_moves_may_have_them() -> None:
+    both, arguments = two(), {"qpid.priorities": 10, "x-max-priority": 2}
+    with pytest.raises(Refused, match="names of one argument"):
+        plan_queue(both.nodes, "q", "u", {"arguments": arguments})
+    assert plan_queue(both.nodes, "q", "u", {"arguments": arguments, "asIs": True})[1].to_dict()["arguments"] == arguments
+
+
 def test_a_queue_has_in_its_definition_what_its_policy_says_and_a_later_policy_changes_nothing_of_it() -> None:
     both = two(("queue", "orders.", {"arguments": {"qpid.max_count": 5, "x-message-ttl": 9}, "alternateExchange": "dlx"}))
     log, made = plan_queue(both.nodes, "orders.1", "u", {"arguments": {"qpid.max_count": 7}})
@@ -135,6 +151,7 @@ def test_queues_that_are_made_for_links_get_what_any_queue_may_have_and_stay_wha
         ("queue", "q", {"arguments": {"x-unknown": 1}}, 501, "'x-unknown'"),
         ("queue", "q", {"arguments": {"qpid.max_count": -1}}, 400, "qpid.max_count"),
         ("queue", "q", {"arguments": {"qpid.policy_type": "ring"}, "alternateExchange": "dlx"}, 501, "ring"),
+        ("queue", "q", {"arguments": {"qpid.priorities": 3, "x-max-priority": 2}}, 400, "names of one argument"),
         ("queue", "q", {"replicate": "some"}, 400, "'some'"),
         ("queue", "q", {"alternateExchange": "nowhere"}, 404, "'nowhere'"),
         ("topic", "q", {"alternateExchange": "mine"}, 409, "this broker's alone"),

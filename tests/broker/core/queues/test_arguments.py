@@ -13,10 +13,12 @@ from broker.core.queues.arguments import (
     Unknown,
     consumer_ms_of,
     fault_of,
+    first_name,
     flow_of,
     in_force,
     policy_names,
     policy_of,
+    repeated,
     version_of,
 )
 
@@ -49,6 +51,29 @@ from broker.core.queues.arguments import (
 )
 def test_a_value_that_cannot_be_is_named_with_what_would_do(asked: dict[str, Any], word: str) -> None:
     assert word in fault_of(asked)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("qpid.priorities", "x-qpid-priorities"),
+        ("qpid.priorities", "x-max-priority"),
+        ("x-qpid-fairshare", "qpid.fairshare"),
+        ("x-qpid-fairshare-12", "qpid.fairshare-12"),
+        ("x-consumer-timeout-ms", "x-consumer-timeout"),
+        ("qpid.alert_size", "x-qpid-maximum-message-size"),
+        ("x-qpid-minimum-alert-repeat-gap", "qpid.alert_repeat_gap"),
+    ],
+)
+def test_two_names_of_one_argument_are_told(names: tuple[str, str]) -> None:
+    one, other = names
+    assert first_name(one) == first_name(other)
+    assert repeated({one: 1, "our.note": 1, other: 1}) == f"{one} and {other} are names of one argument: say one of them"
+
+
+def test_arguments_that_are_alike_are_not_the_same() -> None:
+    assert repeated(dict.fromkeys(("qpid.fairshare", "qpid.fairshare-1", "x-qpid-fairshare-2", "qpid.fairshare-x"), 1)) == ""
+    assert repeated(dict.fromkeys(("qpid.alert_size_up", "qpid.alert_count_up", "qpid.alert_count_down"), 1)) == ""
 
 
 @pytest.mark.parametrize(
