@@ -109,20 +109,20 @@ class Header:
     delivery_count: int = 0
 
 
-def header(data: Encoded) -> Header:
-    """The header section, or the standard's defaults when there is none."""
+def header(data: Encoded, priority: int = 4) -> Header:
+    """The header section, or the standard's defaults when there is none. `priority`: of a message that says none."""
     span = _find(data, HEADER)
     if span is None:
-        return Header()
+        return Header(priority=priority)
     count, position, stop = _list_items(data, *span, "header")
     reader = Reader(data)
     values: list[Any] = [None] * 5
     for i in range(min(count, 5)):
         values[i], position = reader.value(position, stop, 1)
-    durable, priority, ttl_ms, first_acquirer, delivery_count = values
+    durable, asked, ttl_ms, first_acquirer, delivery_count = values
     return Header(
         _field(durable, bool, False, "header", "durable"),
-        _field(priority, int, 4, "header", "priority"),
+        _field(asked, int, priority, "header", "priority"),
         _field(ttl_ms, int, None, "header", "ttl"),
         _field(first_acquirer, bool, False, "header", "first-acquirer"),
         _field(delivery_count, int, 0, "header", "delivery-count"),

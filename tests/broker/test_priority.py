@@ -30,7 +30,7 @@ def levels_of(client: Client) -> Any:
 
 @pytest.mark.parametrize("memory", [0, 1 << 30])
 @pytest.mark.parametrize(
-    "argument, value, levels", [("qpid.priorities", 10, 10), ("x-qpid-priorities", 3, 3), ("x-max-priority", 9, 10)]
+    "argument, value, levels", [("qpid.priorities", 10, 10), ("qpid.priorities", 3, 3), ("x-qpid-priorities", 3, 3)]
 )
 def test_the_highest_level_comes_first_and_within_one_the_order_is_kept(
     argument: str, value: int, levels: int, memory: int
@@ -42,6 +42,19 @@ def test_the_highest_level_comes_first_and_within_one_the_order_is_kept(
         assert client.bodies(client.receiver("q")) == wanted(levels)
         b.pass_time(1)
         assert b.depth("q") == 0
+
+
+@pytest.mark.parametrize(
+    "highest, order", [(3, [3, 9, 2, 1, 0, None]), (5, [5, 9, 3, 2, 1, 0, None]), (9, [9, 5, 3, 2, 1, 0, None])]
+)
+def test_rabbitmqs_name_has_a_level_for_each_priority_up_to_the_highest(highest: int, order: list[int | None]) -> None:
+    with bench() as b:
+        b.queue("q", arguments={"x-max-priority": highest})
+        client = b.client()
+        producer = client.sender("q")
+        for priority in (0, None, 1, 2, 3, *((5,) if highest > 3 else ()), 9):
+            client.send(producer, priority, **({} if priority is None else {"priority": priority}))
+        assert client.bodies(client.receiver("q")) == order
 
 
 def test_a_browser_sees_the_same_order_and_takes_nothing() -> None:

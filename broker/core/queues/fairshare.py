@@ -33,8 +33,8 @@ class Fairshare(Priority):
 
     __slots__ = ("_level", "_shares", "_taken")
 
-    def __init__(self, shares: list[int], live_by_file: dict[int, int], residency: Residency) -> None:
-        super().__init__(len(shares), live_by_file, residency)
+    def __init__(self, shares: list[int], live_by_file: dict[int, int], residency: Residency, *, from_zero: bool = False) -> None:
+        super().__init__(len(shares), live_by_file, residency, from_zero=from_zero)
         self._shares = shares
         self._begin()
 
@@ -102,4 +102,4 @@ def shares_of(arguments: Mapping[str, Any]) -> list[int]:
 def make(arguments: dict[str, Any], live_by_file: dict[int, int], residency: Residency) -> Fairshare | None:
     """The discipline of a queue with these arguments, if its levels have shares."""
     shares = shares_of(arguments)
-    return Fairshare(shares, live_by_file, residency) if any(shares) else None
+    return Fairshare(shares, live_by_file, residency, from_zero=priority.is_from_zero(arguments)) if any(shares) else None

@@ -3,7 +3,9 @@
 Arguments: `qpid.priorities`, `x-qpid-priorities` (qpidd's) or `x-max-priority` (one less: the highest level). A message's
 priority is that of its AMQP header (part 3.2.1; 4 if it has none). Clients use 0 to 9; where there are fewer than ten levels they
 are mapped as qpidd does (PriorityQueue.cpp, by the rule of AMQP 0-10): with n levels, the lowest is for priorities up to 5 - n/2
-(n/2 rounded up), each priority above has a level of its own, and the highest level is for all the rest.
+(n/2 rounded up), each priority above has a level of its own, and the highest level is for all the rest. With RabbitMQ's name
+`x-max-priority` they are mapped as in RabbitMQ: each priority up to the highest level has its own, and the highest level is for
+all the rest; a message without a priority has 0.
 
 Invariants: the level of a message is its lane, which the primary assigns and which never changes; within a level the order is
 that of a Fifo, also for released messages; while a message is not in memory, lower levels wait too.
@@ -30,10 +32,11 @@ MAX_LEVELS = 256
 class Priority:
     """Fulfils Discipline with a Fifo for each level."""
 
-    __slots__ = ("_by_level", "_highest_first", "absent", "returned")
+    __slots__ = ("_by_level", "_from_zero", "_highest_first", "absent", "returned")
 
-    def __init__(self, n_levels: int, live_by_file: dict[int, int], residency: Residency) -> None:
+    def __init__(self, n_levels: int, live_by_file: dict[int, int], residency: Residency, *, from_zero: bool = False) -> None:
         self.returned = Returned()
+        self._from_zero = from_zero
         lanes = [Lane((level << LANE_SHIFT) + 1, live_by_file, residency) for level in range(n_levels)]
         self._by_level = [Fifo(lane, self.returned) for lane in lanes]
         self._highest_first = self._by_level[::-1]
@@ -81,11 +84,12 @@ class Priority:
 
     def lane_for(self, message_bytes: bytes) -> int:
         """The level of a message; bytes that are not an AMQP message have the default priority."""
+        default = 0 if self._from_zero else message.Header().priority
         try:
-            asked = message.header(message_bytes).priority
+            asked = message.header(message_bytes, default).priority
         except message.BadMessage:
-            asked = message.Header().priority
-        return level_for(asked, len(self._by_level))
+            asked = default
+        return level_for(asked, len(self._by_level), from_zero=self._from_zero)
 
     def acquire(self, consumer: object, max_count: int, max_bytes: int) -> list[Lot]:
         """Take the oldest available messages of the highest level, then those of the next."""
@@ -157,9 +161,9 @@ class Priority:
         return self._fifo(first_seq).remove(first_seq, count)
 
 
-def level_for(asked: int, n_levels: int) -> int:
-    """The level, from 0 to `n_levels` - 1, of a message that asks for this priority."""
-    first = max(5 - (n_levels + 1) // 2, 0)
+def level_for(asked: int, n_levels: int, *, from_zero: bool = False) -> int:
+    """The level, from 0 to `n_levels` - 1, of a message that asks for this priority. `from_zero`: as RabbitMQ does it."""
+    first = 0 if from_zero else max(5 - (n_levels + 1) // 2, 0)
     return min(max(asked - first, 0), n_levels - 1)
 
 
@@ -176,10 +180,15 @@ def levels_of(arguments: dict[str, Any]) -> int:
     return 0
 
 
+def is_from_zero(arguments: dict[str, Any]) -> bool:
+    """Whether priorities are mapped to levels as in RabbitMQ."""
+    return HIGHEST in arguments and not any(name in arguments for name in LEVELS)
+
+
 def make(arguments: dict[str, Any], live_by_file: dict[int, int], residency: Residency) -> Priority | None:
     """The discipline of a queue with these arguments, if it is a priority queue."""
     try:
         n_levels = levels_of(arguments)
     except ValueError:  # made by an earlier version, which accepted any argument
         return None
-    return Priority(n_levels, live_by_file, residency) if n_levels > 1 else None
+    return Priority(n_levels, live_by_file, residency, from_zero=is_from_zero(arguments)) if n_levels > 1 else None

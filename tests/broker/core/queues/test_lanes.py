@@ -234,6 +234,16 @@ def test_priorities_are_mapped_to_fewer_levels_as_qpidd_does(n_levels: int, leve
     assert [level_for(priority, n_levels) for priority in range(11)] == levels
 
 
+def test_priorities_up_to_rabbitmqs_highest_have_a_level_each() -> None:
+    assert [level_for(priority, 4, from_zero=True) for priority in range(7)] == [0, 1, 2, 3, 3, 3, 3]
+    for arguments in ({"x-max-priority": 3}, {"x-max-priority": 3, "qpid.fairshare": 2}):
+        order = discipline_of(arguments, {}, Residency(PLENTY))
+        assert [order.lane_for(of_level(priority)) for priority in (0, 1, 3, 9)] == [0, 1, 3, 3]
+        assert order.lane_for(of_level(None)) == order.lane_for(b"no AMQP message") == 0
+    both = discipline_of({"x-max-priority": 3, "qpid.priorities": 4}, {}, Residency(PLENTY))
+    assert both.lane_for(of_level(None)) == 1, "a queue of an earlier release may have both"
+
+
 def test_the_level_of_a_message_is_that_of_its_header_and_of_others_the_middle() -> None:
     order = Priority(10, {}, Residency(PLENTY))
     assert [order.lane_for(of_level(priority)) for priority in (0, 4, 9, 200)] == [0, 4, 9, 9]
