@@ -278,6 +278,7 @@ class Broker:
         self.routes.follow(ledger, changes)
         self.queues.fed(ledger, fed)
         self.alerts.fed(ledger, fed)
+        self.alerts.follow(changes)
         self.queues.resume_crowded(ledger, drained)
         self.turn.flush()
         self.logs.residency.enforce()

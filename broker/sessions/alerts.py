@@ -1,10 +1,10 @@
 """Alerts of queues that hold too much: the serving broker reports them in its log file and as events.
 
 Life of an alert: a commit brings messages to a queue with thresholds (broker.core.queues.alerts), and `fed` finds that one is
-reached. The alert is raised: it writes a line to the broker's log file and sends an event (broker.sessions.events). Every
-`LOOK_S` seconds the raised alerts are checked again: one that has ended sends an event too, and one that is due for repetition
-sends another. When a term begins, all queues with thresholds are checked. So a new primary reports existing alerts again, because
-it does not know whether the last primary did.
+reached; or the queue gets a threshold that is reached already (`follow`). The alert is raised: it writes a line to the broker's
+log file and sends an event (broker.sessions.events). Every `LOOK_S` seconds the raised alerts are checked again: one that has
+ended sends an event too, and one that is due for repetition sends another. When a term begins, all queues with thresholds are
+checked. So a new primary reports existing alerts again, because it does not know whether the last primary did.
 
 Invariants: an alert is raised once until it ends; a check takes at most `MOST` queues in a turn; the number of lines in the log
 file is limited.
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 
 from twisted.logger import Logger
 
+from broker.core.definitions import Change, QueueAltered
 from broker.core.nodes import QueueNode
 from broker.core.queues.alerts import COUNT
 from broker.sessions.events import NOTICE, WARNING, Events
@@ -68,6 +69,14 @@ class Alerts:
             node = None if messages is None else alerting.get(messages.uuid)
             if node is not None and len(node.raised) < 2:
                 self._look_at(node)
+
+    def follow(self, changes: Iterable[tuple[Change, str]]) -> None:
+        """The thresholds of queues may be new ones, which these have reached already."""
+        for change, reason in changes:
+            if isinstance(change, QueueAltered) and not reason and self._logs.serving:
+                node = self._logs.nodes.alerting.get(change.queue.uuid)
+                if node is not None:
+                    self._look_at(node)
 
     def _arm(self, delay_s: float) -> None:
         self._schedule.after("alerts", delay_s, self._look)

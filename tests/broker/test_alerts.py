@@ -90,6 +90,32 @@ def test_an_alert_that_is_not_over_is_told_again_after_its_gap_and_by_a_new_prim
         assert (events(client, link), shown(client)) == ([("Upward", 1)], [])
 
 
+def test_a_threshold_that_is_set_on_a_queue_that_holds_more_is_reached_at_once() -> None:
+    """Breaks when only messages that come raise an alert: the producers of a full queue may send none."""
+    with bench() as b:
+        b.queue("q")
+        client, link = listener(b)
+        client.send(client.sender("q"), *range(5))
+
+        def update(**arguments: int | None) -> None:
+            asked = {f"qpid.alert_{name}": value for name, value in arguments.items()}
+            assert client.request("UPDATE", "queue", "q", {"arguments": asked})[0] == 200
+            b.settle()
+
+        update(count_up=6)
+        assert (events(client, link), shown(client)) == ([], [])
+        update(count_up=5, repeat_gap=10)
+        assert (events(client, link), shown(client)) == ([("Upward", 5)], ["count"])
+        update(count_down=5)
+        assert events(client, link) == [("Upward", 5)], "it is raised already"
+        b.pass_time(11)
+        assert events(client, link) == [("Upward", 5)] * 2
+        update(count_up=20, count_down=10)
+        assert (events(client, link), shown(client)) == ([("Upward", 5)] * 2 + [("Downward", 5)], [])
+        update(count_up=None, count_down=None, repeat_gap=None)
+        assert shown(client) == []
+
+
 @pytest.mark.parametrize("gap_s", [0, 5])
 def test_an_alert_ends_with_its_threshold_while_the_other_one_stays_and_messages_go_on_expiring(gap_s: int) -> None:
     """Breaks when an alert that has no threshold any more is repeated: then nothing that is due by time happens any more."""
