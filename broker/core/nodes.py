@@ -55,7 +55,7 @@ from broker.core.queues.alerts import Thresholds, thresholds_of
 from broker.core.queues.arguments import Flow, flow_of, in_force
 from broker.core.queues.displacement import Displacing, displacing_of
 from broker.core.state import Messages, State
-from broker.core.subscriptions import Gate, Terms
+from broker.core.subscriptions import NOWHERE, Gate, Origin, Terms
 
 BUILT_IN = {"": "direct", "amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.match": "headers"}
 CLUSTER, LOCAL = "cluster", "local"
@@ -209,11 +209,12 @@ class ExchangeNode:
 
 class Routed(NamedTuple):
     """The route of a message: its queues, and the exchanges on its way that number or keep messages, in order, each with the key
-    that the message has there."""
+    that the message has there; and its origin."""
 
     queues: list[QueueNode]
     key: str = ""
     through: tuple[ExchangeNode, ...] = ()
+    origin: Origin = NOWHERE
 
 
 class Nodes:

@@ -27,6 +27,7 @@ from broker.core import lifetimes, limits, message
 from broker.core.commands import PASSAGE_SINCE, Bind, ExchangePassed
 from broker.core.exchange import Exchange
 from broker.core.message import BadMessage
+from broker.core.subscriptions import NOWHERE, Origin
 from broker.core.values import Symbol, encode
 
 SEQUENCE, INITIAL_VALUE = "qpid.msg_sequence", "qpid.ive"
@@ -37,12 +38,13 @@ _KEY = encode(Symbol(SEQUENCE))
 
 class Value(NamedTuple):
     """The last message that has passed through an exchange, with its routing key, its expiry, and the time when it may be
-    delivered."""
+    delivered. `origin`: where it came from, in this term; the log does not have it."""
 
     key: str
     data: bytes
     expires_ms: int
     available_ms: int
+    origin: Origin = NOWHERE
 
     def is_for(self, kind: str, binding: Bind) -> bool:
         """Whether this binding to an exchange of this kind matches it."""
@@ -78,9 +80,9 @@ class Passage:
         """Whether a message of so many bytes can be kept, if it is to be."""
         return not self.keeps or nbytes <= limits.MAX_INITIAL_VALUE_BYTES
 
-    def pass_on(self, key: str, data: bytes, now_ms: int) -> bytes:
-        """A message passes through, with this routing key. Returns it with its number. Bytes that are not an AMQP message get no
-        number."""
+    def pass_on(self, key: str, data: bytes, now_ms: int, origin: Origin = NOWHERE) -> bytes:
+        """A message passes through, with this routing key and origin. Returns it with its number. Bytes that are not an AMQP
+        message get no number."""
         if self.numbers:
             self.sequence += 1
             with suppress(BadMessage):
@@ -88,7 +90,7 @@ class Passage:
         if self.keeps:
             self.value = None
             if self.takes(len(data)):
-                self.value = Value(key, data, *lifetimes.when(lifetimes.said(data), now_ms, 0))
+                self.value = Value(key, data, *lifetimes.when(lifetimes.said(data), now_ms, 0), origin)
         return data
 
     def command(self, exchange: str) -> ExchangePassed:

@@ -19,7 +19,6 @@ from broker.core.definitions import Bound, Change, PlaceMade
 from broker.core.lifetimes import Said, when
 from broker.core.nodes import ExchangeNode, QueueNode
 from broker.core.passage import Value
-from broker.core.subscriptions import NOWHERE
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.room import has_room
@@ -91,6 +90,6 @@ class InitialValues:
             counts = other.exchange == exchange.uuid and (not other.owes or other.identity in self._paying)
             if counts and other.identity != binding.identity and value.is_for(kind, other):
                 return None
-        if 0 < value.expires_ms <= ledger.now_ms or (queue.gate is not None and not queue.gate(value.data, NOWHERE)):
+        if 0 < value.expires_ms <= ledger.now_ms or (queue.gate is not None and not queue.gate(value.data, value.origin)):
             return None
         return None if queue.repeats(value.data, ledger.now_ms) or not has_room(queue, 1, len(value.data)) else value

@@ -58,9 +58,9 @@ def find(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes, origin: Or
         queues = [queue for queue in map(nodes.queue_by_uuid, uuids) if queue is not None]
         found = [queue for queue in queues if queue.gate is None or queue.gate(data, origin)]
         if found:
-            return Routed(found, key, through)
+            return Routed(found, key, through, origin)
         at = nodes.exchanges.get(at.definition.alternate) if at.definition.alternate else None
-    return Routed([], key, through)
+    return Routed([], key, through, origin)
 
 
 def put(

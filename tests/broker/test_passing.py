@@ -9,13 +9,14 @@ import proton
 import pytest
 
 from broker.core import limits
-from broker.core.filters import SELECTOR
+from broker.core.filters import NO_LOCAL, SELECTOR
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.passage import INITIAL_VALUE, SEQUENCE
 from broker.core.planning import plan_binding
 from tests.broker.clients import ACCEPTED, ADMIN, Bench, bench, statuses
 from tests.broker.route_bench import network
 from tests.broker.sessions.test_transactions import Transactor
+from tests.broker.test_subscriptions import described, subscribe
 
 BOTH = {SEQUENCE: 1, INITIAL_VALUE: 1}
 
@@ -309,6 +310,30 @@ def test_a_subscriber_gets_the_last_message_and_then_what_comes_as_its_filters_s
         client.send(sender, "two", properties={"n": 2})
         assert plain.bodies(all_of_it) == ["one", "two"]
         assert picky.bodies(some) == ["two"]
+
+
+@pytest.mark.parametrize("way", ["link", "relay", "transaction"])
+def test_a_subscriber_that_wants_nothing_of_its_own_does_not_get_it_as_the_last_message_either(way: str) -> None:
+    filters = described(NO_LOCAL, [])
+    with bench() as b:
+        exchange(b, arguments=BOTH)
+        one = Transactor(b, client=b.client(container="ann"))
+        client = one.client
+        sender = client.sender(None if way == "relay" else "e")
+        address: Any = {"address": "e"} if way == "relay" else {}
+        if way == "transaction":
+            txn_id = one.declare()
+            one.post(sender, txn_id, "own")
+            one.discharge(txn_id)
+        else:
+            client.send(sender, "own", **address)
+        same, other = b.client(container="ann"), b.client(container="bob")
+        assert client.bodies(client.receiver("e", filters=filters)) == []
+        assert same.bodies(same.receiver("e", filters=filters)) == ["own"], "it is another connection"
+        assert same.bodies(subscribe(same, "lasting", "e", filters=filters)) == [], "here the container counts"
+        assert other.bodies(other.receiver("e", filters=filters)) == ["own"]
+        other.send(other.sender("e"), "another's")
+        assert client.bodies(client.receiver("e", name="later", filters=filters)) == ["another's"]
 
 
 def test_nothing_is_missing_between_the_value_and_what_the_binding_brings() -> None:

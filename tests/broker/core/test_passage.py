@@ -59,6 +59,14 @@ def test_what_is_no_message_goes_on_as_it_is_and_counts() -> None:
     assert number_of(passage.pass_on("k", sent(), 0)) == 2
 
 
+def test_the_origin_of_the_last_message_is_known_in_the_term_and_not_in_the_log() -> None:
+    passage = Passage(numbers=False, keeps=True)
+    data = passage.pass_on("k", sent(), 0, (7, "ann"))
+    assert passage.value == Value("k", data, 0, 0, (7, "ann"))
+    passage.go_on(passage.command("e"))
+    assert passage.value == Value("k", data, 0, 0)
+
+
 def test_the_last_message_is_kept_with_its_key_number_and_times_and_comes_back_from_what_the_log_says() -> None:
     passage = Passage(numbers=True, keeps=True)
     passage.pass_on("a", sent("old"), 0)
