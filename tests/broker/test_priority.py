@@ -45,7 +45,7 @@ def test_the_highest_level_comes_first_and_within_one_the_order_is_kept(
 
 
 @pytest.mark.parametrize(
-    "highest, order", [(3, [3, 9, 2, 1, 0, None]), (5, [5, 9, 3, 2, 1, 0, None]), (9, [9, 5, 3, 2, 1, 0, None])]
+    "highest, order", [(3, [3, 9, 2, 1, 0, None]), (5, [5, 9, None, 3, 2, 1, 0]), (9, [9, 5, None, 3, 2, 1, 0])]
 )
 def test_rabbitmqs_name_has_a_level_for_each_priority_up_to_the_highest(highest: int, order: list[int | None]) -> None:
     with bench() as b:

@@ -144,10 +144,9 @@ def read(message: bytes, queue: str) -> Key | None:
     return None if found is None else Key(found[1].decode(), int(found[2]), int(found[3]), queue)
 
 
-def level_of(priority: int | None, levels: int, unranked: int = 4) -> int:
-    """The level of a message with this priority on a queue with so many, as docs/reference/queue-arguments.md says it.
-    `unranked`: the priority of a message that says none."""
-    asked = unranked if priority is None else priority
+def level_of(priority: int | None, levels: int) -> int:
+    """The level of a message with this priority on a queue with so many, as docs/reference/cli.md says it."""
+    asked = 4 if priority is None else priority
     lowest = max(0, 5 - -(-levels // 2))
     return sorted((lowest, asked, lowest + levels - 1))[1] - lowest
 
@@ -172,8 +171,6 @@ class History:
         """Exchanges: what a consumer gets through one is a copy, which goes with its link."""
         self.levels: dict[str, int] = {}
         """Queues, by the names that clients use, and how many levels of priority they have; other queues have none."""
-        self.unranked: dict[str, int] = {}
-        """These queues, and the priority of a message that says none."""
         self.shares: dict[str, int] = {}
         """Queues, and how many messages of a level of priority they give out in a row."""
         self.groups: dict[str, int] = {}
@@ -197,15 +194,14 @@ class History:
         lossy: bool = False,
         drained: bool = True,
         levels: int = 0,
-        unranked: int = 4,
         ring: int = 0,
         values: int = 0,
         groups: int = 0,
     ) -> None:
         """A client asks for a queue; `lossy`: messages may leave it though nobody accepts them, because it is purged or deletes
         itself, or because a consumer gets everything settled; not `drained`: nobody need have emptied it at the end; `levels`
-        of priority, 0 for none; `unranked`: the priority of a message that says none; `ring`: how many messages it keeps, 0 for
-        all; `values`: how many keys its messages have, each of which keeps its newest; `groups`: how many groups they are of."""
+        of priority, 0 for none; `ring`: how many messages it keeps, 0 for all; `values`:
+        how many keys its messages have, each of which keeps its newest; `groups`: how many groups they are of."""
         self.created.add(queue)
         if ring:
             self.rings[queue] = ring
@@ -219,7 +215,6 @@ class History:
             self.undrained.add(queue)
         if levels:
             self.levels[queue] = levels
-            self.unranked[queue] = unranked
 
     def queue_deleted(self, queue: str) -> None:
         """A client is about to ask for the end of this queue: what it holds may be gone from now on."""
@@ -248,9 +243,8 @@ class History:
 
     def level_of(self, key: Key) -> int:
         """The level of priority that this message has on its queue; 0 where the queue has no levels."""
-        queue = key.queue.partition("@")[0]
-        levels = self.levels.get(queue, 0)
-        return level_of(self.notes[key].priority, levels, self.unranked.get(queue, 4)) if levels else 0
+        levels = self.levels.get(key.queue.partition("@")[0], 0)
+        return level_of(self.notes[key].priority, levels) if levels else 0
 
     def line_of(self, key: Key) -> int:
         """What of its queue comes in order with this message: its level of priority, or its group."""

@@ -84,11 +84,6 @@ def arguments(most: int, levels: int) -> dict[str, Any]:
     return {"arguments": found} if found else {}
 
 
-def unranked(levels: int) -> int:
-    """The priority that a message has which says none, on a queue of so many `arguments`: under RabbitMQ's name it is 0."""
-    return 0 if levels > 9 else 4
-
-
 def levels_of(body: dict[str, Any]) -> int:
     """How many levels of priority such a request asks for."""
     asked = body.get("arguments", {})

@@ -41,19 +41,7 @@ from tests.simulation.events import Events
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Violation, kept_at
 from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
-from tests.simulation.layouts import (
-    ASIDE,
-    BRIEF,
-    BRIEF_S,
-    FROM,
-    GROUPS,
-    LETTERS,
-    UNDRAINED,
-    arguments,
-    levels_of,
-    ring_of,
-    unranked,
-)
+from tests.simulation.layouts import ASIDE, BRIEF, BRIEF_S, FROM, GROUPS, LETTERS, UNDRAINED, arguments, levels_of, ring_of
 from tests.simulation.messenger import Mail, Weather
 from tests.simulation.network import Network
 from tests.simulation.operators import Operators
@@ -265,9 +253,7 @@ class World:
                 levels, ring = levels_of(step.body), ring_of(step.body)
                 keys = max([client.keys for client in self.plan.clients if client.queue == step.name], default=0)
                 kind = "groups" if step.name == GROUPS else "values"
-                self.history.queue_created(
-                    step.name, drained=drained, lossy=lossy, levels=levels, unranked=unranked(levels), ring=ring, **{kind: keys}
-                )
+                self.history.queue_created(step.name, drained=drained, lossy=lossy, levels=levels, ring=ring, **{kind: keys})
                 if "qpid.fairshare" in step.body.get("arguments", {}):
                     self.history.shares[step.name] = step.body["arguments"]["qpid.fairshare"]
                 if "alternateExchange" in step.body:
@@ -277,7 +263,7 @@ class World:
         self.history.volatile.update(plans.EXCHANGES)
         for queue, most, levels in zip(self.plan.queues, self.plan.max_counts, self.plan.levels, strict=True):
             if queue not in made:
-                self.history.queue_created(queue, lossy=queue in risky, levels=levels, unranked=unranked(levels))
+                self.history.queue_created(queue, lossy=queue in risky, levels=levels)
                 self.operators.until_done("CREATE", "queue", queue, {"replicate": "all", **arguments(most, levels)})
         if self.plan.brief:
             self.history.queue_created(BRIEF, drained=False)

@@ -5,7 +5,8 @@ priority is that of its AMQP header (part 3.2.1; 4 if it has none). Clients use 
 are mapped as qpidd does (PriorityQueue.cpp, by the rule of AMQP 0-10): with n levels, the lowest is for priorities up to 5 - n/2
 (n/2 rounded up), each priority above has a level of its own, and the highest level is for all the rest. With RabbitMQ's name
 `x-max-priority` they are mapped as in RabbitMQ: each priority up to the highest level has its own, and the highest level is for
-all the rest; a message without a priority has 0.
+all the rest. A message without a priority has 4 there, too, if that has a level of its own below the highest; otherwise it has 0,
+as in RabbitMQ. (Many clients do not send the 4 that an application sets, because it is the default.)
 
 Invariants: the level of a message is its lane, which the primary assigns and which never changes; within a level the order is
 that of a Fifo, also for released messages; while a message is not in memory, lower levels wait too.
@@ -84,7 +85,8 @@ class Priority:
 
     def lane_for(self, message_bytes: bytes) -> int:
         """The level of a message; bytes that are not an AMQP message have the default priority."""
-        default = 0 if self._from_zero else message.Header().priority
+        standard = message.Header().priority
+        default = 0 if self._from_zero and len(self._by_level) <= standard + 1 else standard
         try:
             asked = message.header(message_bytes, default).priority
         except message.BadMessage:

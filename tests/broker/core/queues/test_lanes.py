@@ -240,6 +240,9 @@ def test_priorities_up_to_rabbitmqs_highest_have_a_level_each() -> None:
         order = discipline_of(arguments, {}, Residency(PLENTY))
         assert [order.lane_for(of_level(priority)) for priority in (0, 1, 3, 9)] == [0, 1, 3, 3]
         assert order.lane_for(of_level(None)) == order.lane_for(b"no AMQP message") == 0
+    for highest, level in ((4, 0), (5, 4), (255, 4)):
+        order = discipline_of({"x-max-priority": highest}, {}, Residency(PLENTY))
+        assert order.lane_for(of_level(None)) == order.lane_for(b"no AMQP message") == level
     both = discipline_of({"x-max-priority": 3, "qpid.priorities": 4}, {}, Residency(PLENTY))
     assert both.lane_for(of_level(None)) == 1, "a queue of an earlier release may have both"
 
