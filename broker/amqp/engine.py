@@ -782,7 +782,7 @@ class Engine:
         link = self._links.pop(handle, None)
         if link is not None:
             link.reason = condition_text(lib.pn_link_remote_condition(handle))
-            link.closed_by_peer = closed
+            link.closed_by_peer = link.ended_by_peer = closed
             self._ended(link)
             self._unanswered[link] = closed
             if not link.ends_later:
@@ -819,6 +819,7 @@ class Engine:
             if lib.pn_link_session(handle) == session:
                 del self._links[handle]
                 link.reason = condition_text(lib.pn_session_remote_condition(session))
+                link.ended_by_peer = True
                 self._ended(link)
         for link in [each for each in self._unanswered if lib.pn_link_session(each.handle) == session]:
             del self._unanswered[link]

@@ -138,8 +138,8 @@ class Link:
     """One link as this side sees it. `context` is the listener's own."""
 
     __slots__ = (
-        *("_closing", "closed_by_peer", "context", "end_condition", "ends_later", "engine", "handle", "is_sender", "name"),
-        *("made_address", "number", "open", "reason"),
+        *("_closing", "closed_by_peer", "context", "end_condition", "ended_by_peer", "ends_later", "engine", "handle"),
+        *("is_sender", "made_address", "name", "number", "open", "reason"),
     )
 
     def __init__(self, engine: Owner, handle: Any, is_sender: bool) -> None:
@@ -155,6 +155,8 @@ class Link:
         """Why the peer or the engine ended it: "name: text"; "" if no reason was given."""
         self.closed_by_peer = False
         """Whether the peer has ended it for good, and not only detached."""
+        self.ended_by_peer = False
+        """Whether the peer has ended it for good, by itself or with its session."""
         self.ends_later = False
         """Whether the peer's end of it is answered by `answer_end`, and not at once: for its listener, when it hears of it."""
         self.end_condition: Condition | None = None

@@ -62,6 +62,9 @@ Version 7 brought policies: an older primary would create queues without them.
 Version 8 brought exchanges that number their messages or keep the last one (broker.core.passage). An `exchange-add` that asks for
 this needs version 8. So does a `bind` with `owes`, because the queue must get the message that the exchange has kept.
 
+Version 9 brought queues whose groups of messages have owners (broker.core.queues.owned). It has no new command. Since then a log
+may have OWNERS records.
+
 Invariants: a snapshot writes the text that was read, byte for byte, including fields that this version does not know (only a
 number that was assigned meanwhile is added); a command that this version cannot apply becomes an `UnknownCommand`, never a guess;
 equal commands of one version have equal texts.
@@ -77,7 +80,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-MACHINE_VERSION = 8
+MACHINE_VERSION = 9
 """The newest machine version that this release applies: its commands and its records."""
 LARGE_SINCE = 3
 """The machine version that brought LARGE records."""
@@ -97,6 +100,8 @@ POLICIES_SINCE = 7
 """The machine version that brought policies."""
 PASSAGE_SINCE = 8
 """The machine version that brought exchanges which number their messages, or keep the last one."""
+OWNERS_SINCE = 9
+"""The machine version that brought OWNERS records."""
 
 Key = tuple[str, str, str]
 """A binding's identity: exchange, queue and key."""

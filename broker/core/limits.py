@@ -292,7 +292,17 @@ MAX_GROUPS_WAITING = 100_000
 """Messages of a queue of groups that wait because another consumer has their group. Messages behind these are not examined."""
 
 MAX_GROUP_OWNERS = 100_000
-"""Groups of one queue that stay assigned to consumers that have none of their messages."""
+"""Groups of one queue that stay assigned to consumers that have none of their messages; also the groups of one queue of which the
+log knows the owners."""
+
+MAX_OWNERS = 10_000
+"""Owners of groups of one queue; a consumer that would be one more cannot attach."""
+
+MAX_OWNER_S = 86_400
+"""The longest time, in seconds, that a queue may give an owner of groups to come back."""
+
+MAX_OWNER_CHARS = 256
+"""Characters of each name of an owner of groups: user, container id, and name of the link."""
 
 MESSAGE_MEMORY_BYTES = 1024 * MIB
 """Bytes of message bodies in memory, by default if the memory of the machine is unknown (--message-memory)."""

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from broker.core import values
-from broker.core.commands import Bind, Command
+from broker.core.commands import Bind, Command, QueueAdd
 from broker.core.nodes import ExchangeNode, Nodes, QueueNode, Refused
 from broker.core.planning import (
     arguments_of,
@@ -30,6 +30,8 @@ from broker.core.planning import (
     plan_unbinding,
 )
 from broker.core.policies import KINDS, order_of
+from broker.core.queues.owned import Owned
+from broker.core.state import Messages
 
 Item = dict[str, Any]
 Place = tuple[Any, ...]
@@ -126,7 +128,15 @@ def queue_item(nodes: Nodes, node: QueueNode, consumers: int, bindings: int) -> 
         "bindings": bindings,
         "arguments": definition.arguments,
         "alternateExchange": definition.alternate,
-    } | ({"subscription": definition.subscription} if definition.subscription else {})
+    } | _of_some_queues(definition, messages)
+
+
+def _of_some_queues(definition: QueueAdd, messages: Messages | None) -> Item:
+    """What only some kinds of queues have."""
+    found: Item = {"subscription": definition.subscription} if definition.subscription else {}
+    if messages is not None and isinstance(messages.order, Owned):
+        found |= {"owners": messages.order.n_owners, "ownedGroups": len(messages.order.owner_of)}
+    return found
 
 
 def queue_items(

@@ -18,10 +18,10 @@ The checksum in the head of an ENQUEUE run verifies a body that is read without 
 ("USB1") have heads of 24 bytes without this checksum. This release reads them, and writes them while a member of the cluster can
 read no other format (docs/adr/0015).
 
-Invariants: runs are in the order DEFINE, ENQUEUE, LARGE, PLACES, TIMES, NOTES, DEQUEUE, COUNT, HELD, FORGOTTEN, MEMBERS; runs of
-one kind are in the order in which their queues were first named; the sequences of an ENQUEUE run are consecutive; a batch that
-parses is complete (checksum) and consistent (lengths add up); times and notes are in the same batch as their messages or in a
-later one.
+Invariants: runs are in the order DEFINE, ENQUEUE, LARGE, PLACES, TIMES, NOTES, DEQUEUE, COUNT, HELD, FORGOTTEN, OWNERS, MEMBERS;
+runs of one kind are in the order in which their queues were first named, and OWNERS runs in the order in which they were added;
+the sequences of an ENQUEUE run are consecutive; a batch that parses is complete (checksum) and consistent (lengths add up); times
+and notes are in the same batch as their messages or in a later one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from __future__ import annotations
 import json
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate, chain, pairwise
@@ -53,6 +53,10 @@ FLAG_MEMBERS = 1
 EXPIRES, AVAILABLE = 1, 2
 """The flags of a TIMES run: its times are those at which messages expire, or those from which on they may be delivered."""
 _TIME_BYTES = 8
+GROUP_BYTES = 16
+"""Bytes of the digest of a group's name."""
+GROUPS_AT_ONCE = 4096
+"""Groups of one OWNERS run."""
 _LANE = 0xFF << 56
 
 
@@ -96,11 +100,15 @@ class Kind(IntEnum):
     NOTES = 11
     """Annotations that a consumer added to the message `first_seq` of a queue: an encoded map (see broker.core.notes). Since
     machine version 6."""
+    OWNERS = 12
+    """`count` groups of a queue have this owner from now on, or none: the digests of the groups, `GROUP_BYTES` each, and after
+    them the owner as JSON, or nothing (see broker.core.queues.owned). Since machine version 9."""
 
 
 _KINDS = {int(kind): kind for kind in Kind}
 _ENQUEUE = int(Kind.ENQUEUE)
 _TIMES = int(Kind.TIMES)
+_OWNERS = int(Kind.OWNERS)
 _WITHOUT_PAYLOAD = frozenset((int(Kind.DEQUEUE), int(Kind.COUNT), int(Kind.HELD), int(Kind.FORGOTTEN)))
 _NO_LENGTHS = array("I")
 
@@ -252,6 +260,8 @@ def _runs(data: bytes, header: Header) -> Iterator[Run]:
             raise BadBatch(f"batch {header.index}: a {_KINDS[kind].name} record with a payload of {nbytes} bytes")
         elif kind == _TIMES and nbytes != _TIME_BYTES * count:
             raise BadBatch(f"batch {header.index}: the times of {count} messages in {nbytes} bytes")
+        elif kind == _OWNERS and nbytes < GROUP_BYTES * count:
+            raise BadBatch(f"batch {header.index}: {count} groups in {nbytes} bytes")
         yield Run(_KINDS[kind], flags, queue, first_seq, count, start, nbytes, lengths, crc)
         start += nbytes
 
@@ -299,6 +309,7 @@ class BatchBuilder:
             "_large",
             "_members",
             "_notes",
+            "_owners",
             "_places",
             "_times",
         ),
@@ -316,6 +327,7 @@ class BatchBuilder:
         self._counts: dict[int, dict[int, int]] = {}
         self._held: dict[int, list[tuple[int, int]]] = {}
         self._forgotten: list[tuple[int, int, int]] = []
+        self._owners: list[tuple[int, Sequence[bytes], bytes]] = []
         self._defines: list[bytes] = []
         self._members: bytes | None = None
         self.nbytes = 0
@@ -351,7 +363,7 @@ class BatchBuilder:
         """Whether there are only dequeues (or nothing) here. Then the batch may wait a little longer for more records."""
         messages = self._enqueues or self._explicit or self._large or self._places
         others = messages or self._times or self._notes or self._defines or self._counts
-        return not (others or self._held or self._forgotten or self._members is not None)
+        return not (others or self._held or self._forgotten or self._owners or self._members is not None)
 
     def count(self, queue: int, sequence: int, by: int = 1) -> None:
         """Raise a message's delivery count. Calls for the same message add up, to at most 255 in a batch."""
@@ -372,6 +384,12 @@ class BatchBuilder:
         """Record that these messages of an origin need not be remembered any more (see Kind.FORGOTTEN)."""
         self._forgotten.append((origin, first_seq, count))
         self.nbytes += HEAD_BYTES
+
+    def own(self, queue: int, groups: Sequence[bytes], owner: bytes) -> None:
+        """Record that these groups, by their digests and up to `GROUPS_AT_ONCE`, have this owner, or none (b""), from now on (see
+        Kind.OWNERS)."""
+        self._owners.append((queue, groups, owner))
+        self.nbytes += HEAD_BYTES + GROUP_BYTES * len(groups) + len(owner)
 
     def define(self, change: dict[str, Any]) -> None:
         """Add a command as an object (see broker.core.commands for its forms)."""
@@ -467,6 +485,11 @@ class BatchBuilder:
         for origin, first_seq, count in self._forgotten:
             heads.append(_HEAD.pack(Kind.FORGOTTEN, 0, 0, origin, first_seq, count, 0, 0))
             records += count
+        for queue, groups, owner in self._owners:
+            data = b"".join((*groups, owner))
+            heads.append(_HEAD.pack(Kind.OWNERS, 0, 0, queue, 0, len(groups), len(data), 0))
+            payload.append(data)
+            records += len(groups)
         flags = 0
         if self._members is not None:
             heads.append(_HEAD.pack(Kind.MEMBERS, 0, 0, 0, 0, 1, len(self._members), 0))
@@ -479,6 +502,7 @@ class BatchBuilder:
             assert not self._held, "origins need machine version 5"
             assert not self._notes, "notes need machine version 6"
             assert not self._forgotten, "routes need machine version 6"
+            assert not self._owners, "owners of groups need machine version 9"
             assert not self._places, "only checkpoints have places, and checkpoints have this release's format"
             heads = [_HEAD_1.pack(*_HEAD.unpack(head)[:-1]) for head in heads]
         front = b"".join((*heads, *lengths))

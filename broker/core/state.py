@@ -21,6 +21,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from broker.core import limits, notes
@@ -29,6 +30,7 @@ from broker.core.commands import (
     MACHINE_VERSION,
     NOTES_SINCE,
     ORIGINS_SINCE,
+    OWNERS_SINCE,
     ROUTES_SINCE,
     TIMES_SINCE,
     Command,
@@ -63,6 +65,7 @@ from broker.core.queues.arguments import in_force
 from broker.core.queues.blocks import BadColumns, Columns, LiveRun, Lot, Move
 from broker.core.queues.discipline import Discipline, discipline_of
 from broker.core.queues.lane import LANE_SHIFT, inside
+from broker.core.queues.owned import Owned, read_owners
 from broker.core.queues.residency import Residency
 from broker.core.queues.times import Times
 from broker.core.records import AVAILABLE, EXPIRES, BadBatch, Batch, BatchBuilder, Kind, Run
@@ -269,12 +272,12 @@ class State:
                 messages = self.messages.get(run.queue)
                 if messages is not None:
                     messages.put_facts(batch, run)
-            elif run.kind is Kind.HELD:
-                self._put_held(run)
-            elif run.kind is Kind.FORGOTTEN:
-                self._forget_held(run)
+            elif run.kind in (Kind.HELD, Kind.FORGOTTEN):
+                self._put_held(run) if run.kind is Kind.HELD else self._forget_held(run)
             elif run.kind is Kind.PLACES:
                 self._put_block(batch, run)
+            elif run.kind is Kind.OWNERS:
+                self._put_owners(batch, run, applied)
             elif run.kind is Kind.LARGE and not self._put_large(batch, run, applied, snapshot=snapshot):
                 unheld.append(_manifest(batch, run))
         self.parts.drop_unheld(unheld)
@@ -300,6 +303,16 @@ class State:
             self.held_runs -= held.n_runs
             held.remove(run.first_seq, run.count)
             self.held_runs += held.n_runs
+
+    def _put_owners(self, batch: Batch, run: Run, applied: Applied) -> None:
+        """Groups have an owner, or none any more: their messages may be for other consumers than before."""
+        messages = self.messages.get(run.queue)
+        if messages is not None and isinstance(messages.order, Owned):
+            try:
+                messages.order.own(*read_owners(batch.payload(run), run.count))
+            except ValueError as error:
+                raise BadBatch(f"batch {batch.header.index}: {error}") from None
+            applied.fed.add(run.queue)
 
     def _remove(self, messages: Messages, run: Run) -> bool:
         """Remove messages from their queue. Returns whether this made other messages available."""
@@ -508,7 +521,10 @@ class State:
                 times += [] if column is None else [(number, what, *each) for each in column.columns()]
         said = [(number, *each) for number, messages in self.messages.items() for each in messages.notes.items()]
         held = [(number, each.runs()) for number, each in self.held.items()]
-        return _snapshot_batches(commands, lanes, times, said, held, Numbers(next=self.definitions.next_number, seqs=seqs))
+        orders = ((number, messages.order) for number, messages in self.messages.items())
+        owned = [(number, *each) for number, order in orders if isinstance(order, Owned) for each in order.columns()]
+        last = Numbers(next=self.definitions.next_number, seqs=seqs)
+        return _snapshot_batches(commands, lanes, times, said, held, owned, last)
 
     def _recent_ids(self) -> Iterator[Command]:
         for messages in self.messages.values():
@@ -522,6 +538,7 @@ _SINCE = {
     Kind.TIMES: TIMES_SINCE,
     Kind.FORGOTTEN: ROUTES_SINCE,
     Kind.NOTES: NOTES_SINCE,
+    Kind.OWNERS: OWNERS_SINCE,
 }
 """For each kind of record that is not in machine version 1, the version that introduced it."""
 _FACTS = (Kind.COUNT, Kind.TIMES, Kind.NOTES)
@@ -543,6 +560,7 @@ def _snapshot_batches(
     times: list[_Column],
     said: list[tuple[int, int, bytes]],
     held: list[tuple[int, list[tuple[int, int]]]],
+    owned: list[tuple[int, list[bytes], bytes]],
     last: Numbers,
 ) -> Iterator[BatchBuilder]:
     builder = BatchBuilder()
@@ -571,18 +589,17 @@ def _snapshot_batches(
             for sequence, count in counts.items():
                 builder.count(number, sequence, min(count, MAX_COUNT))
             counts = {sequence: count - MAX_COUNT for sequence, count in counts.items() if count > MAX_COUNT}
-    facts: list[tuple[Callable[..., None], tuple[Any, ...]]] = [(BatchBuilder.times, each) for each in times]
-    for put, fact in (*facts, *((BatchBuilder.note, each) for each in said)):
+    facts: Iterator[tuple[Callable[..., None], tuple[Any, ...]]] = chain(
+        ((BatchBuilder.times, each) for each in times),
+        ((BatchBuilder.note, each) for each in said),
+        ((BatchBuilder.hold, (number, *run)) for number, runs in held for run in runs),
+        ((BatchBuilder.own, each) for each in owned),
+    )
+    for put, fact in facts:
         if builder.nbytes >= limits.BATCH_TARGET_BYTES:
             yield builder
             builder = BatchBuilder()
         put(builder, *fact)
-    for number, runs in held:
-        for first_seq, count in runs:
-            builder.hold(number, first_seq, count)
-            if builder.nbytes >= limits.BATCH_TARGET_BYTES:
-                yield builder
-                builder = BatchBuilder()
     yield builder
     builder = BatchBuilder()
     builder.define_text(last.text)

@@ -272,7 +272,7 @@ class RouteLink:
 
     is_stuffed = False
     unread_s = 0.0
-    is_lost = False
+    is_lost = is_closed = False
     number = 0
     container = ""
     origin = NOWHERE

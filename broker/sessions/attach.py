@@ -79,6 +79,10 @@ class Output(Protocol):
         """Whether its client has gone without a word. Links that end only then have lost it."""
 
     @property
+    def is_closed(self) -> bool:
+        """Whether its client has closed the connection in order."""
+
+    @property
     def address(self) -> str:
         """Where its client is."""
 

@@ -123,6 +123,11 @@ class ClientSession:
         return self._connection.is_lost
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the client has closed the connection in order."""
+        return self._connection.is_closed
+
+    @property
     def address(self) -> str:
         """Where the client is."""
         return self._connection.address

@@ -209,6 +209,8 @@ class Connection(TwistedProtocol):
         self._gone = False
         self.is_lost = False
         """Whether its socket has ended, or its peer was silent for too long. Links that end only then have lost their client."""
+        self.is_closed = False
+        """Whether its peer has closed it in order."""
         self._turned_out_at: float | None = None
         """The time when the Close was sent, while the peer has not answered it."""
         self._ended_at: float | None = None
@@ -554,6 +556,7 @@ class Connection(TwistedProtocol):
         """The peer closed, or broke the protocol."""
         if reason:
             self._owner.ended_with(self, reason)
+        self.is_closed = not reason
         self.session.end()
 
     def describe(self) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
+from broker.core.queues.owned import Owner
 from broker.core.selector.selected import Selector
 from broker.core.state import Messages
 from broker.sessions.attach import LinkEnd, Output
@@ -109,7 +110,7 @@ class Subscription(LinkEnd):
             "link",
             "presettled",
         ),
-        *("overdue", "queue", "selector", "unfinished"),
+        *("overdue", "owner", "queue", "selector", "unfinished"),
     )
 
     def __init__(
@@ -124,6 +125,8 @@ class Subscription(LinkEnd):
         """Whether it is a drain's: on a broker that leaves, no other gets anything."""
         self.by_name = False
         """Whether it was attached to the named subscription of its queue: its close ends the subscription."""
+        self.owner: Owner | None = None
+        """The owner of groups that it is, on a queue whose groups have owners."""
         self.exchange = ""
         """Identity of the exchange that its client has attached to; "" if it has attached to the queue."""
         self.presettled = link.presettled
@@ -144,6 +147,11 @@ class Subscription(LinkEnd):
     def node(self) -> QueueNode:
         """The queue that it takes from."""
         return self.queue.node
+
+    @property
+    def taker(self) -> object:
+        """Who takes the messages, for the order of the queue."""
+        return self if self.owner is None else self.owner
 
     def needs(self) -> Lookups:
         """The lookups that were allowed when its client attached."""
@@ -408,6 +416,11 @@ class Subscription(LinkEnd):
             elif sequences:
                 node.messages.order.release(sequences)
                 self.queue.dispatch_soon()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its client has ended it for good, and not only lost or detached it, and the broker has not ended it."""
+        return self.link.ended_by_peer or self.session.is_closed
 
     @property
     def _has_failed(self) -> bool:

@@ -37,7 +37,7 @@ from broker.core.queues.blocks import LiveRun, Move
 from broker.core.queues.displacement import Displacing
 from broker.core.queues.residency import Residency
 from broker.core.queues.times import MAX_MS, OVER
-from broker.core.records import AVAILABLE, EXPIRES, Batch, BatchBuilder, runs_of
+from broker.core.records import AVAILABLE, EXPIRES, GROUPS_AT_ONCE, Batch, BatchBuilder, runs_of
 from broker.core.state import CannotApply, State
 from broker.host import REAL_HOST
 from broker.sessions.inflow import Inflow
@@ -340,6 +340,12 @@ class Ledger:
         for first, count in runs:
             self._builder.forget(origin, first, count)
         self._arm()
+
+    def own(self, number: int, groups: Sequence[bytes], owner: bytes) -> None:
+        """Give these groups of a queue, by their digests, to an owner, or free them (b"")."""
+        for at in range(0, len(groups), GROUPS_AT_ONCE):
+            self._builder.own(number, groups[at : at + GROUPS_AT_ONCE], owner)
+            self._arm()
 
     def has(self, origin: int, sequence: int) -> bool:
         """Whether this message of an origin was put, committed or not: a wait for the next commit includes it."""

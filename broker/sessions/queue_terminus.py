@@ -29,7 +29,7 @@ from broker.core.links import FAILED, REJECTED, UNDELIVERABLE
 from broker.core.nodes import QueueNode, Routed, Unplaced
 from broker.core.notes import waits_until
 from broker.core.parts import Manifest
-from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, SINGLE_ACTIVE, consumer_ms_of
+from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, OWNER_TIMEOUT, SINGLE_ACTIVE, consumer_ms_of
 from broker.core.queues.blocks import Lot
 from broker.core.queues.lane import Lane
 from broker.core.queues.reading import Body, ReadAhead
@@ -43,6 +43,7 @@ from broker.sessions.dead_letters import DeadLetters
 from broker.sessions.deliveries import Parts
 from broker.sessions.due import Due
 from broker.sessions.events import NOTICE, Events
+from broker.sessions.group_owners import GroupOwners
 from broker.sessions.last_values import LastValues
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
@@ -92,7 +93,7 @@ class QueueTerminus:
 
     __slots__ = (
         *("_ahead", "_queues", "due", "ledger", "letters", "line", "node", "operation", "producers"),
-        *("returning", "selections", "subscriptions", "unreadable"),
+        *("owners", "returning", "selections", "subscriptions", "unreadable"),
     )
     window = limits.CREDIT_WINDOW
     serves_queues = True
@@ -119,6 +120,9 @@ class QueueTerminus:
         """Of subscriptions with a selector; None: there was none."""
         self._ahead: ReadAhead | None = None
         self.rebuilt(node)
+        owner_s = int(node.asked.get(OWNER_TIMEOUT, 0))
+        self.owners = GroupOwners(self, queues.logs, queues.schedule, owner_s) if owner_s else None
+        """Of a queue whose groups have owners."""
 
     @property
     def identity(self) -> str:
@@ -237,7 +241,11 @@ class QueueTerminus:
         `drains`: it empties the queue of a broker that leaves. `tags`: the tags of deliveries are sequences. `standing`: the
         terms in the answer to the client."""
         node = self.node
-        if not browse and node.definition.exclusive and any(not each.browse for each in self.subscriptions):
+        owners = None if browse or drains else self.owners
+        owner = None if owners is None else owners.admit(attach)
+        earlier = None if owners is None or owner is None else owners.attached.get(owner)
+        others = (each for each in self.subscriptions if not each.browse and each is not earlier)
+        if not browse and node.definition.exclusive and next(others, None) is not None:
             raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
         if len(self.subscriptions) >= limits.MAX_CONSUMERS_PER_QUEUE:
             text = f"queue {node.name!r} has {limits.MAX_CONSUMERS_PER_QUEUE} subscriptions, its limit"
@@ -253,6 +261,10 @@ class QueueTerminus:
         link.browses = browse
         link.accept(standing=standing)
         self.subscriptions.append(subscription)
+        if owners is not None and owner is not None:
+            owners.joined(owner, subscription)
+        elif drains and self.owners is not None:
+            self.owners.drained(begins=True)
         if node.asked.get(SINGLE_ACTIVE) and not (browse or drains):
             self.line[subscription] = None
             if len(self.line) == 1:
@@ -275,9 +287,11 @@ class QueueTerminus:
     def forget(self, subscription: Subscription) -> None:
         """This subscription ends."""
         if self.node.messages is not None:
-            self.node.messages.order.left(subscription)
+            self.node.messages.order.left(subscription.taker)
             if self.node.messages.order.take_opened():
                 self.dispatch_soon()
+        if self.owners is not None:
+            self.owners.left(subscription)
         if subscription in self.line:
             was_active = self.is_active(subscription)
             del self.line[subscription]
@@ -458,7 +472,9 @@ class QueueTerminus:
         self.give_back(sequences)
 
     def term_begins(self) -> None:
-        """Remove the messages that failed too often in the last term and have not left."""
+        """Remove the messages that failed too often in the last term and have not left, and wait for the owners of groups."""
+        if self.owners is not None:
+            self.owners.begin()
         self.due.begin()
         self.limited()
 
@@ -504,7 +520,10 @@ class QueueTerminus:
             self._queues.last_values.read(self)
             return
         if self.node.messages is not None and (self.subscriptions or self.letters.waiting):
-            self._read_ahead(self._give_out())
+            stops = self._give_out()
+            if self.owners is not None:
+                self.owners.propose()
+            self._read_ahead(stops)
 
     def _give_out(self) -> set[int]:
         """Deliver messages that are in memory. Returns those that are not, at which subscriptions have stopped."""
@@ -531,7 +550,7 @@ class QueueTerminus:
                 elif subscription.browse:
                     lots = order.browse(subscription.cursors, room, limits.MAX_TURN_BYTES)
                 elif order.available:
-                    lots = order.acquire(subscription, room, limits.MAX_TURN_BYTES)
+                    lots = order.acquire(subscription.taker, room, limits.MAX_TURN_BYTES)
             if lots:
                 fit = self.due.fit(self.node.messages, lots, browse=subscription.browse)
                 if fit:
@@ -545,7 +564,7 @@ class QueueTerminus:
             else:
                 if room > 0 and subscription.wants_more(order) and self.is_active(subscription):
                     stops.add(order.absent)
-                elif subscription.link.account.draining and subscription.gives_back(room):
+                elif subscription.link.account.draining and self._gives_back(subscription, room):
                     subscription.link.drained()
                     subscription.session.touch()
                 idle += 1
@@ -554,6 +573,10 @@ class QueueTerminus:
                 subscriptions.rotate(-1)  # the next turn begins with the next search
             selections.end()
         return stops
+
+    def _gives_back(self, subscription: Subscription, room: int) -> bool:
+        """Whether nothing goes out for the credit of a subscription that drains it, not even after a commit."""
+        return subscription.gives_back(room) and (self.owners is None or not self.owners.awaits(subscription))
 
     # ---- bodies that are not in memory
 
@@ -636,6 +659,8 @@ class QueueTerminus:
         self.producers.clear()
         self.letters.clear()
         self.due.clear()
+        if self.owners is not None:
+            self.owners.clear()
         if self.operation is not None:
             self.operation.gone()
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from broker.core.definitions import Change, QueueAltered
 from broker.core.nodes import QueueNode
+from broker.core.queues.arguments import OWNER_TIMEOUT
 from broker.core.state import Messages
 from broker.sessions.bodies import BodyReader
 from broker.sessions.events import Events
@@ -135,7 +136,7 @@ class Queues:
         for node in self.logs.nodes.queues.values():
             messages = node.messages
             if node.messages_log == ledger.name and messages is not None:
-                if node.delivery_limit or messages.has_times:
+                if node.delivery_limit or messages.has_times or node.asked.get(OWNER_TIMEOUT):
                     self.at(node).term_begins()
                 if node.displacing is not None and not node.displacing.ready:
                     self.at(node).dispatch_soon()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from broker.core import duplicates, limits
-from broker.core.queues import alerts, fairshare, groups, priority
+from broker.core.queues import alerts, fairshare, groups, owned, priority
 
 MAX_COUNT, MAX_BYTES, POLICY = "qpid.max_count", "qpid.max_size", "qpid.policy_type"
 STOP_COUNT, STOP_BYTES = "qpid.flow_stop_count", "qpid.flow_stop_size"
@@ -27,6 +27,7 @@ LAST_VALUE_KEY = "qpid.last_value_queue_key"
 SINGLE_ACTIVE = "x-single-active-consumer"
 CONSUMER_MS = ("x-consumer-timeout-ms", "x-consumer-timeout")
 GROUP_KEY = groups.KEY
+OWNER_TIMEOUT = owned.TIMEOUT
 
 REJECT, RING, RING_STRICT = "reject", "ring", "ring_strict"
 _POLICIES = {"none": REJECT, "reject": REJECT, "ring": RING, "ring_strict": RING_STRICT, "ring-strict": RING_STRICT}
@@ -58,6 +59,12 @@ def _number(name: str, value: Any) -> str:
 def _time(name: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limits.MAX_CONSUMER_MS:
         return f"{name} must be a number of milliseconds from 1 to {limits.MAX_CONSUMER_MS}, not {value!r}"
+    return ""
+
+
+def _owner_time(name: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limits.MAX_OWNER_S:
+        return f"{name} must be a whole number of seconds from 1 to {limits.MAX_OWNER_S}, not {value!r}"
     return ""
 
 
@@ -104,6 +111,7 @@ _TABLE: dict[str, tuple[int, Check]] = {
     LAST_VALUE_KEY: (5, _name),
     GROUP_KEY: (5, _name),
     groups.SHARED: (5, _flag),
+    OWNER_TIMEOUT: (9, _owner_time),
     **dict.fromkeys(fairshare.NAMES, (5, _number)),
     **dict.fromkeys(CONSUMER_MS, (6, _time)),
     SINGLE_ACTIVE: (6, _flag),
@@ -182,6 +190,8 @@ def fault_of(arguments: Mapping[str, Any]) -> str:
         return f"a queue cannot have {' and '.join(kinds)}"
     if arguments.get(groups.SHARED) and GROUP_KEY not in arguments:
         return f"{groups.SHARED} needs {GROUP_KEY}"
+    if OWNER_TIMEOUT in arguments and (fault := _fault_of_owners(arguments)):
+        return fault
     if LAST_VALUE_KEY in arguments and policy_of(arguments) != REJECT:
         raise Unknown("this broker has no last value queues that are rings: use the policy reject")
     if policy_of(arguments) == RING_STRICT and ranked:
@@ -195,6 +205,16 @@ def fault_of(arguments: Mapping[str, Any]) -> str:
     if all(name in arguments for name in CONSUMER_MS):
         return f"{' and '.join(CONSUMER_MS)} are two names of one argument"
     return _fault_of_flow(arguments) or alerts.fault_of(arguments)
+
+
+def _fault_of_owners(arguments: Mapping[str, Any]) -> str:
+    if GROUP_KEY not in arguments:
+        return f"{OWNER_TIMEOUT} needs {GROUP_KEY}"
+    if arguments.get(groups.SHARED):
+        return f"{OWNER_TIMEOUT} is for groups that a consumer keeps, and with {groups.SHARED} it does not keep them"
+    if arguments.get(SINGLE_ACTIVE):
+        return f"{OWNER_TIMEOUT} and {SINGLE_ACTIVE} exclude each other: a single active consumer has all groups"
+    return ""
 
 
 def _fault_of_flow(arguments: Mapping[str, Any]) -> str:

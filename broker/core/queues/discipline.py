@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from broker.core.queues import fairshare, groups, priority
+from broker.core.queues import fairshare, groups, owned, priority
 from broker.core.queues.blocks import Lot
 from broker.core.queues.fifo import Fifo
 from broker.core.queues.lane import Lane
@@ -109,7 +109,7 @@ def _fifo(arguments: dict[str, Any], live_by_file: dict[int, int], residency: Re
     return Fifo(Lane(1, live_by_file, residency))
 
 
-_KINDS: tuple[Make, ...] = (fairshare.make, priority.make, groups.make, _fifo)
+_KINDS: tuple[Make, ...] = (fairshare.make, priority.make, owned.make, groups.make, _fifo)
 
 
 def discipline_of(arguments: dict[str, Any], live_by_file: dict[int, int], residency: Residency) -> Discipline:

@@ -2,7 +2,7 @@
 
 Arguments: `qpid.group_header_key` is the name of the property with a message's group (see `keys`; messages without it are one
 group). With `qpid.shared_msg_group`, as in qpidd, a consumer has a group while it holds a message of it. Without, it keeps the
-group until it leaves, whether it holds a message or not.
+group until it leaves, whether it holds a message or not. With `qpid.group_owner_timeout`, see `owned`.
 
 Life of a message here: it is in its lane like any other. When a consumer asks and no message for it is known, the next messages
 are examined, and wait by group (`_look_on`). The oldest one that waits in a group which no other consumer has is claimed for the
@@ -20,7 +20,7 @@ Source: qpidd's MessageGroupManager.cpp, which has only the shared kind; the oth
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Any
 
@@ -48,6 +48,7 @@ class Groups(Fifo):
         "_held",
         "_key",
         "_looked",
+        "_name_of",
         "_of",
         "_offered",
         "_opened",
@@ -62,6 +63,8 @@ class Groups(Fifo):
     def __init__(self, lane: Lane, key: str, *, shared: bool) -> None:
         super().__init__(lane)
         self._key = key
+        self._name_of: Callable[[bytes, str], str] = key_of
+        """The group of a message."""
         self.shared = shared
         self._there: set[object] = set()
         """Consumers that have asked and have not left."""
@@ -126,7 +129,7 @@ class Groups(Fifo):
         for lot in lots:
             for sequence, data in enumerate(lot.messages(), lot.first_seq):
                 if not self.is_acquired(sequence):
-                    self._waits(sequence, key_of(data, self._key))
+                    self._waits(sequence, self._name_of(data, self._key))
         self._looked = end
         if absent and not lots:
             passed, _ = lane.unreadable(end)

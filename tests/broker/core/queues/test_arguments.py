@@ -39,6 +39,13 @@ from broker.core.queues.arguments import (
         ({"qpid.fairshare-2": 2, "qpid.priorities": 2}, "the highest of 2 is 1"),
         ({"qpid.shared_msg_group": 1}, "qpid.shared_msg_group needs qpid.group_header_key"),
         ({"qpid.group_header_key": "k", "qpid.last_value_queue_key": "k"}, "a queue cannot have"),
+        ({"qpid.group_owner_timeout": 5}, "qpid.group_owner_timeout needs qpid.group_header_key"),
+        ({"qpid.group_owner_timeout": 0, "qpid.group_header_key": "k"}, "must be a whole number of seconds from 1 to 86400"),
+        ({"qpid.group_owner_timeout": 86_401, "qpid.group_header_key": "k"}, "must be a whole number of seconds"),
+        ({"qpid.group_owner_timeout": 1.5, "qpid.group_header_key": "k"}, "must be a whole number of seconds"),
+        ({"qpid.group_owner_timeout": True, "qpid.group_header_key": "k"}, "must be a whole number of seconds"),
+        ({"qpid.group_owner_timeout": 5, "qpid.group_header_key": "k", "qpid.shared_msg_group": 1}, "does not keep them"),
+        ({"qpid.group_owner_timeout": 5, "qpid.group_header_key": "k", "x-single-active-consumer": 1}, "exclude each other"),
         ({duplicates.COUNT: 0}, f"{duplicates.COUNT} is a number of ids"),
         ({duplicates.TIME_MS: 5}, f"{duplicates.TIME_MS} needs {duplicates.COUNT}"),
         ({"qpid.last_value_queue_key": ""}, "qpid.last_value_queue_key must be the name of a property"),
@@ -106,6 +113,7 @@ def test_what_means_something_elsewhere_and_nothing_here_is_told_apart_from_what
         ({"qpid.flow_stop_count": 3}, 5),
         ({"qpid.browse-only": 1}, 5),
         ({"x-qpid-fairshare-1": 3, "qpid.priorities": 2}, 5),
+        ({"qpid.group_owner_timeout": 86_400, "qpid.group_header_key": "k", "qpid.shared_msg_group": 0}, 9),
     ],
 )
 def test_a_queue_needs_the_version_that_brought_the_last_of_its_arguments(asked: dict[str, Any], version: int) -> None:

@@ -1,0 +1,298 @@
+"""Queues of groups whose owners are in the log, so that an owner keeps its groups over a failover (docs/adr/0063).
+
+Arguments: `qpid.group_owner_timeout`, with `qpid.group_header_key` (see `groups`). A consumer is an `Owner`: the names of its
+user, container and link. A group is the digest of its name, as a text of `GROUP_BYTES` characters.
+
+Life of a group: it is free. A consumer has room and no message of its own groups, so the group is asked for (`_ask`). The primary
+takes what was asked for (`take_changes`) and proposes it as a record. When the record is committed (`own`), the group has its
+owner on every broker, and its messages go to this owner alone. While the owner is away, they wait. The primary proposes a record
+by which the group has no owner: when the owner has left in order or was away for too long (`let_go`), or when there are too many
+groups (`_evict`). From the proposal to the commit the group is `_freeing`. Then it is free again.
+
+A free group is given to nobody while messages of it are acquired: their consumer was the owner before, and its outcomes are not
+committed. While a drain takes the messages, groups are everybody's (`open_to_all`).
+
+Invariants: a message goes to a consumer only if the applied records say that this consumer owns the group, and no record is
+proposed by which it does not; a group is asked for only if it is free after all records that are proposed; a consumer has asked
+for at most as many groups as it has room for messages; there are at most `limits.MAX_GROUP_OWNERS` groups with owners, asked ones
+included; a group with an owner and without a message here is in `_idle`, the longest idle first. What is asked for and `_freeing`
+exists only on the primary, and ends with the term; `owner_of` is the same on every broker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from hashlib import blake2b
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Any, NamedTuple
+
+from broker.core import limits
+from broker.core.queues import groups
+from broker.core.queues.blocks import Lot
+from broker.core.queues.fifo import Fifo
+from broker.core.queues.keys import key_of
+from broker.core.queues.lane import Lane, inside
+from broker.core.queues.residency import Residency
+from broker.core.records import GROUP_BYTES, GROUPS_AT_ONCE
+
+TIMEOUT = "qpid.group_owner_timeout"
+
+
+class Owner(NamedTuple):
+    """The names by which a consumer is recognised when it attaches again."""
+
+    user: str
+    container: str
+    link: str
+
+    def to_bytes(self) -> bytes:
+        """As in an OWNERS record."""
+        return json.dumps(self, separators=(",", ":")).encode()
+
+
+def read_owners(payload: bytes, count: int) -> tuple[list[str], Owner | None]:
+    """The groups in an OWNERS record, and their owner; None: they have no owner any more. ValueError when it is none."""
+    end = count * GROUP_BYTES
+    found = [payload[at : at + GROUP_BYTES].decode("latin-1") for at in range(0, end, GROUP_BYTES)]
+    if len(payload) == end:
+        return found, None
+    names = json.loads(payload[end:])
+    if not (isinstance(names, list) and len(names) == 3 and all(isinstance(each, str) for each in names)):
+        raise ValueError(f"{payload[end:]!r:.200} is not an owner of groups")
+    return found, Owner(*names)
+
+
+class Owned(groups.Groups):
+    """See the module."""
+
+    __slots__ = (
+        *("_asked", "_asking", "_for_all", "_freeing", "_groups", "_idle", "_room", "_taker", "_unwanted", "_wanted"),
+        "owner_of",
+    )
+
+    def __init__(self, lane: Lane, key: str) -> None:
+        self.owner_of: dict[str, Owner] = {}
+        """Group -> owner, by the applied records."""
+        self._groups: dict[Owner, tuple[Owner, dict[str, None]]] = {}
+        """Owner -> the owner, as the one object that `owner_of` has, and its groups."""
+        super().__init__(lane, key, shared=False)
+        self._name_of = _digest_of
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._asked: dict[str, Owner] = {}
+        """Groups that a record gives to these owners, when it is committed."""
+        self._asking: Counter[Owner] = Counter()
+        """How many of them each has."""
+        self._freeing: set[str] = set()
+        """Groups that a record frees, when it is committed."""
+        self._wanted: dict[Owner, list[str]] = {}
+        self._unwanted: list[str] = []
+        """Groups that are `_asked` or `_freeing`, and for which no record is proposed yet."""
+        self._idle = dict.fromkeys(self.owner_of)
+        self._for_all = False
+        self._room = 0
+        """How many more messages the consumer that acquires now may get."""
+        self._taker: Any = None
+
+    # ---- whose a group is
+
+    @property
+    def owners(self) -> list[Owner]:
+        """Those that have groups."""
+        return list(self._groups)
+
+    @property
+    def n_owners(self) -> int:
+        """How many these are."""
+        return len(self._groups)
+
+    def has(self, owner: Owner) -> bool:
+        """Whether this owner has groups, or is about to get some."""
+        return owner in self._groups or self.asks(owner)
+
+    def asks(self, consumer: Any) -> bool:
+        """Whether this consumer is about to get groups."""
+        return consumer in self._asking
+
+    def own(self, names: Iterable[str], owner: Owner | None) -> None:
+        """Apply a record: these groups have this owner from now on, or none."""
+        for group in names:
+            before = self.owner_of.pop(group, None)
+            if before is not None:
+                theirs = self._groups[before][1]
+                del theirs[group]
+                if not theirs:
+                    del self._groups[before]
+            if owner is None:
+                self._freeing.discard(group)
+            else:
+                known, theirs = self._groups.setdefault(owner, (owner, {}))
+                self.owner_of[group], theirs[group] = known, None
+                asked = self._asked.pop(group, None)
+                if asked is not None:
+                    self._asking[asked] -= 1
+                    if not self._asking[asked]:
+                        del self._asking[asked]
+            self._offer(group)
+        self._opened = True
+
+    def columns(self) -> list[tuple[list[bytes], bytes]]:
+        """The records that give all groups to their owners: groups and owner of each."""
+        found: list[tuple[list[bytes], bytes]] = []
+        for owner, theirs in self._groups.values():
+            names, encoded = _encoded(theirs), owner.to_bytes()
+            found += [(names[at : at + GROUPS_AT_ONCE], encoded) for at in range(0, len(names), GROUPS_AT_ONCE)]
+        return found
+
+    def let_go(self, owner: Owner) -> None:
+        """Free the groups of this owner, and those that it is about to get, by a record (see `take_changes`)."""
+        theirs = [*self._groups.get(owner, (owner, {}))[1], *(each for each, whose in self._asked.items() if whose == owner)]
+        self._free([group for group in theirs if group not in self._freeing])
+
+    def _free(self, names: list[str]) -> None:
+        self._freeing.update(names)
+        self._unwanted += names
+        for group in names:
+            self._offer(group)
+
+    def take_changes(self) -> list[tuple[Owner | None, list[bytes]]]:
+        """The records to be proposed, in this order: an owner, or None, and the groups that are its."""
+        if not (self._wanted or self._unwanted):
+            return []
+        changes: list[tuple[Owner | None, list[str]]] = [*self._wanted.items()]
+        if self._unwanted:
+            changes.append((None, self._unwanted))
+        self._wanted, self._unwanted = {}, []
+        return [(owner, _encoded(names)) for owner, names in changes]
+
+    def open_to_all(self, *, opened: bool) -> None:
+        """Whether messages of all groups go to any consumer, and no owner is asked for: to a drain."""
+        self._for_all = opened
+        for group in list(self._waiting):
+            self._offer(group)
+
+    # ---- Groups
+
+    def _place(self, group: str) -> tuple[int, Owner | None] | None:
+        """The first message of a group, and whose it is (None: anybody's); None, if nobody may have it now."""
+        sequence = self._first(group)
+        if sequence < 0 or group in self._returning:
+            return None
+        if self._for_all:
+            return sequence, None
+        if group in self._asked or group in self._freeing:
+            return None
+        owner = self.owner_of.get(group)
+        if owner is None:
+            return None if group in self._held else (sequence, None)
+        return (sequence, owner) if owner in self._there else None
+
+    def _offer(self, group: str) -> None:
+        place = self._place(group)
+        if place is None:
+            self._offered.pop(group, None)
+        elif self._offered.get(group) != place:
+            self._offered[group] = place
+            heappush(self._heads if place[1] is None else self._own.setdefault(place[1], []), (place[0], group))
+        if group in self.owner_of and group not in self._waiting and group not in self._held and group not in self._freeing:
+            self._idle[group] = None
+        else:
+            self._idle.pop(group, None)
+
+    def _top(self, heads: list[tuple[int, str]], owner: object) -> tuple[int, str]:
+        while heads:
+            sequence, group = heads[0]
+            if self._place(group) == (sequence, owner):
+                return sequence, group
+            heappop(heads)
+            self._offer(group)
+        return -1, ""
+
+    def acquire(self, consumer: Any, max_count: int, max_bytes: int) -> list[Lot]:
+        """Take the oldest messages of this consumer's groups. If there are none, ask for free groups."""
+        if consumer not in self._there:
+            self._there.add(consumer)
+            self._offer_all(consumer)
+        self._room, self._taker = max_count, consumer
+        return super().acquire(consumer, max_count, max_bytes)
+
+    def _offer_all(self, consumer: Any) -> None:
+        if consumer in self._groups:
+            for group in self._groups[consumer][1]:
+                self._offer(group)
+
+    def _next(self, consumer: Any) -> tuple[int, str]:
+        if self._for_all:
+            return self._top(self._heads, None)
+        if consumer in self._own:
+            found = self._top(self._own[consumer], consumer)
+            if found[0] >= 0:
+                return found
+        self._ask(consumer)
+        return -1, ""
+
+    def _ask(self, consumer: Owner) -> None:
+        """Ask for free groups for this consumer, the one with the oldest message first."""
+        while self._asking[consumer] < self._room:
+            sequence, group = self._top(self._heads, None)
+            if sequence < 0:
+                break
+            if len(self.owner_of) + len(self._asked) >= limits.MAX_GROUP_OWNERS:
+                self._evict()
+                break
+            self._asked[group] = consumer
+            self._asking[consumer] += 1
+            self._wanted.setdefault(consumer, []).append(group)
+
+    def _evict(self) -> None:
+        """Free the groups that have been idle for the longest time, to make room for others."""
+        if not self._freeing:
+            self._free(list(islice(self._idle, GROUPS_AT_ONCE)))
+
+    def _look_on(self) -> bool:
+        return not self.asks(self._taker) and super()._look_on()
+
+    def _take(self, consumer: object, sequence: int, group: str) -> None:
+        self._room -= 1
+        self._held[group] = self._held.get(group, 0) + 1
+        Fifo.claim(self, sequence, 1)
+        self._offer(group)
+
+    def _let_go(self, group: str) -> None:
+        self._held[group] -= 1
+        if not self._held[group]:
+            del self._held[group]
+            self._offer(group)
+            if group not in self.owner_of or len(self.owner_of) >= limits.MAX_GROUP_OWNERS:
+                self._opened = True
+
+    def left(self, consumer: Any) -> None:
+        """This consumer has ended. Its messages are released or removed later, and its groups wait for it."""
+        self._there.discard(consumer)
+        self._own.pop(consumer, None)
+        self._offer_all(consumer)
+
+    def remove(self, first_seq: int, count: int) -> tuple[int, int]:
+        """Drop these messages for good, in whatever state. Returns how many were alive, and their bytes; again gives (0, 0)."""
+        touched = {self._of[sequence] for sequence in inside(self._of, first_seq, first_seq + count)}
+        removed = super().remove(first_seq, count)
+        for group in touched:
+            self._offer(group)
+        return removed
+
+
+def _digest_of(data: bytes, key: str) -> str:
+    return blake2b(key_of(data, key).encode(), digest_size=GROUP_BYTES).digest().decode("latin-1")
+
+
+def _encoded(names: Iterable[str]) -> list[bytes]:
+    return [each.encode("latin-1") for each in names]
+
+
+def make(arguments: dict[str, Any], live_by_file: dict[int, int], residency: Residency) -> Owned | None:
+    """The discipline of a queue with these arguments, if the owners of its groups are in the log."""
+    return Owned(Lane(1, live_by_file, residency), arguments[groups.KEY]) if arguments.get(TIMEOUT) else None

@@ -1,0 +1,389 @@
+"""Consumers that own groups of messages, over lost connections, ended links, failovers and restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import proton
+import pytest
+
+from broker.amqp.data import Condition
+from broker.core import limits
+from broker.core.queues.owned import Owned
+from broker.core.records import Batch, Kind
+from tests.broker.clients import ADMIN, Bench, Client, bench, condition
+from tests.broker.test_departure import ask, leave, source
+from tests.broker.test_groups import send
+
+OWNED = {"qpid.group_header_key": "g", "qpid.group_owner_timeout": 10}
+CLUSTER = {"clustered": True, "default_level": "all"}
+
+
+def consumer(
+    b: Bench, name: str = "one", *, container: str = "shop", credit: int = 100, address: str = "q"
+) -> tuple[Client, Any]:
+    client = b.client(container=container)
+    client.auto_accept = False
+    return client, client.receiver(address, credit=credit, name=name)
+
+
+def accept_all(client: Client, link: Any) -> None:
+    for delivery, _ in client.received[link.name]:
+        if not delivery.settled:
+            client.give(delivery, proton.Delivery.ACCEPTED)
+    client.bench.pass_time(1)
+
+
+def records(b: Bench) -> list[tuple[int, bool]]:
+    """The records about owners: how many groups, and whether they are given (or freed)."""
+    runs = [(batch, run) for data in b.lead.committed for batch in [Batch.parse(data)] for run in batch.runs]
+    return [(run.count, run.nbytes > 16 * run.count) for _, run in runs if run.kind is Kind.OWNERS]
+
+
+def owners(b: Bench, name: str = "q") -> list[str]:
+    messages = b.broker.nodes.queues[name].messages
+    assert messages is not None
+    assert isinstance(messages.order, Owned)
+    return sorted(owner.link for owner in messages.order.owners)
+
+
+def lose(client: Client, link: Any) -> None:
+    client.lose()
+
+
+def detach(client: Client, link: Any) -> None:
+    link.detach()
+
+
+def close(client: Client, link: Any) -> None:
+    link.close()
+
+
+def end(client: Client, link: Any) -> None:
+    client.session.close()
+
+
+def close_connection(client: Client, link: Any) -> None:
+    client.connection.close()
+
+
+Way = Callable[[Client, Any], None]
+
+
+def test_the_owner_of_a_group_that_has_lost_its_connection_goes_on_with_it_and_nobody_else() -> None:
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1", "a2", "b1")
+        client, link = consumer(b, credit=1)
+        assert client.bodies(link) == ["a1"]
+        client.lose()
+        other, taking = consumer(b, "two")
+        assert other.bodies(taking) == ["b1"]
+        b.pass_time(9)
+        assert other.bodies(taking) == ["b1"]
+        client, link = consumer(b)
+        assert client.bodies(link) == ["a1", "a2"]
+        accept_all(client, link)
+        b.pass_time(20)
+        send(b.client(), "a3", "b2")
+        assert (client.bodies(link), other.bodies(taking)) == (["a1", "a2", "a3"], ["b1", "b2"])
+
+
+@pytest.mark.parametrize("way", [lose, detach])
+def test_an_owner_that_does_not_come_back_in_time_loses_its_groups(way: Way) -> None:
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1", "a2")
+        client, link = consumer(b)
+        way(client, link)
+        b.settle()
+        other, taking = consumer(b, "two")
+        b.pass_time(9)
+        assert other.bodies(taking) == []
+        b.pass_time(2)
+        assert other.bodies(taking) == ["a1", "a2"]
+        client, link = consumer(b)
+        assert client.bodies(link) == []
+        assert owners(b) == ["two"]
+
+
+@pytest.mark.parametrize("way", [close, end, close_connection])
+def test_the_groups_of_a_consumer_that_leaves_in_order_are_free_at_once(way: Way) -> None:
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1", "a2")
+        client, link = consumer(b)
+        other, taking = consumer(b, "two")
+        assert (client.bodies(link), other.bodies(taking)) == (["a1", "a2"], [])
+        way(client, link)
+        b.settle()
+        assert other.bodies(taking) == ["a1", "a2"]
+        assert records(b) == [(1, True), (1, False), (1, True)]
+
+
+def test_the_next_primary_keeps_each_group_for_its_owner_for_the_full_time() -> None:
+    with bench(**CLUSTER) as b, bench(state="ready", **CLUSTER) as third:
+        b.upgraded()
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1", "b1", "c1", "a2", "b2", "c2")
+        links = [consumer(b, name, credit=1) for name in ("one", "two", "three")]
+        assert [client.bodies(link) for client, link in links] == [["a1"], ["b1"], ["c1"]]
+        b.lead.replayed_into(third.lead)
+        third.lead.become("active")
+        third.settle()
+        first, taking = consumer(third, "four")
+        assert first.bodies(taking) == []
+        client, link = consumer(third, "two")
+        assert client.bodies(link) == ["b1", "b2"]
+        third.pass_time(9)
+        other, back = consumer(third, "one")
+        assert (other.bodies(back), first.bodies(taking)) == (["a1", "a2"], [])
+        third.pass_time(2)
+        assert first.bodies(taking) == ["c1", "c2"], "its owner has not come"
+
+
+def test_a_message_goes_out_when_it_is_committed_whose_its_group_is_and_not_before() -> None:
+    """Breaks when a failover can give a group to another consumer while the first one has messages of it."""
+    with bench(**CLUSTER) as b:
+        b.upgraded()
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1", "a2")
+        b.lead.automatic = False
+        client, link = consumer(b)
+        assert client.bodies(link) == []
+        b.commit_all()
+        b.settle()
+        assert client.bodies(link) == ["a1", "a2"]
+
+
+def test_what_was_proposed_in_a_term_that_has_ended_gives_nobody_a_group() -> None:
+    with bench(**CLUSTER) as b:
+        b.upgraded()
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1", "b1")
+        client, link = consumer(b, credit=1)
+        assert client.bodies(link) == ["a1"]
+        b.lead.automatic = False
+        consumer(b, "two")
+        client.connection.close()
+        b.settle()
+        b.lead.become("ready", "another:1")
+        b.lead.automatic = True
+        b.lead.become("active")
+        b.settle()
+        other, taking = consumer(b, "three")
+        assert other.bodies(taking) == ["b1"], "the first is one's still, and the second is free"
+        client, link = consumer(b)
+        assert client.bodies(link) == ["a1"]
+
+
+def test_a_connection_that_is_lost_while_it_waits_for_a_group_has_it_afterwards() -> None:
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1")
+        b.lead.automatic = False
+        client, _ = consumer(b)
+        client.lose()
+        other, taking = consumer(b, "two")
+        b.commit_all()
+        b.settle()
+        assert other.bodies(taking) == []
+        client, link = consumer(b)
+        assert client.bodies(link) == ["a1"]
+        client.lose()
+        b.pass_time(11)
+        assert other.bodies(taking) == ["a1"]
+
+
+def test_an_owner_that_comes_back_while_its_groups_become_free_begins_again() -> None:
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1")
+        client, link = consumer(b)
+        b.lead.automatic = False
+        link.close()
+        b.settle()
+        again = client.receiver("q", name="one")
+        assert client.bodies(again) == []
+        b.commit_all()
+        b.settle()
+        assert client.bodies(again) == ["a1"]
+        assert records(b) == [(1, True), (1, False), (1, True)]
+
+
+def test_a_second_link_of_an_owner_ends_the_first_and_goes_on_with_its_groups() -> None:
+    with bench() as b:
+        b.queue("q", arguments=OWNED, exclusive=True)
+        send(b.client(), "a1", "a2")
+        client, link = consumer(b, credit=1)
+        assert client.bodies(link) == ["a1"]
+        later, taking = consumer(b)
+        assert condition(link) == "amqp:link:stolen"
+        assert later.bodies(taking) == ["a1", "a2"]
+        b.pass_time(20)
+        assert owners(b) == ["one"]
+        assert records(b) == [(1, True)]
+        _, refused = consumer(b, "two")
+        assert condition(refused) == "amqp:resource-locked"
+
+
+@pytest.mark.parametrize("other", [{"container": "another"}, {"name": "another"}])
+def test_links_of_other_names_and_containers_are_other_owners(other: dict[str, Any]) -> None:
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1")
+        consumer(b)
+        client, link = consumer(b, **other)
+        assert client.bodies(link) == []
+
+
+def test_a_sending_link_of_the_same_name_is_no_owner() -> None:
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        _, link = consumer(b)
+        producer = b.client(container="shop").sender("q", name="one")
+        assert condition(producer) == condition(link) == ""
+
+
+@pytest.mark.parametrize(
+    "names, text",
+    [
+        ({"container": ""}, "need a container id"),
+        ({"container": "c" * 257}, "256 characters each"),
+        ({"name": "n" * 257}, "256 characters each"),
+    ],
+)
+def test_a_consumer_that_could_not_be_recognised_is_refused_with_a_reason(names: dict[str, Any], text: str) -> None:
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        b.queue("plain", arguments={"qpid.group_header_key": "g"})
+        _, link = consumer(b, **names)
+        assert condition(link) == "amqp:invalid-field"
+        assert text in link.remote_condition.description
+        _, link = consumer(b, address="plain", **names)
+        assert condition(link) == ""
+
+
+def test_a_browser_needs_no_name_and_sees_all_groups() -> None:
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1", "b1")
+        consumer(b)
+        client = b.client(container="")
+        assert client.bodies(client.receiver("q", browse=True)) == ["a1", "b1"]
+
+
+def test_a_queue_has_so_many_owners_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_OWNERS", 1)
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1")
+        client, _ = consumer(b)
+        _, refused = consumer(b, "two")
+        assert condition(refused) == "amqp:resource-limit-exceeded"
+        client.lose()
+        client, link = consumer(b)
+        assert client.bodies(link) == ["a1"]
+
+
+def test_an_order_number_can_be_the_group_because_groups_without_messages_become_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_GROUP_OWNERS", 3)
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        client, link = consumer(b)
+        producer = b.client()
+        for number in range(10):
+            send(producer, f"{number}x", f"{number}y")
+            accept_all(client, link)
+        assert len(client.bodies(link)) == 20
+        messages = b.broker.nodes.queues["q"].messages
+        assert messages is not None
+        assert isinstance(messages.order, Owned)
+        assert len(messages.order.owner_of) <= 3
+
+
+def test_a_consumer_that_drains_its_credit_gets_the_message_whose_group_is_given_to_it_meanwhile() -> None:
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1")
+        client, link = consumer(b, credit=0)
+        b.lead.automatic = False
+        link.drain(5)
+        b.settle()
+        assert (client.bodies(link), link.credit) == ([], 5)
+        b.commit_all()
+        b.settle()
+        assert (client.bodies(link), link.credit, link.drained()) == (["a1"], 0, 4)
+
+
+def test_a_queue_without_the_argument_has_no_records_and_a_deleted_one_no_owners() -> None:
+    with bench() as b:
+        b.queue("plain", arguments={"qpid.group_header_key": "g"})
+        send(b.client(), "a1", queue="plain")
+        consumer(b, address="plain")
+        assert records(b) == []
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1")
+        client, _ = consumer(b)
+        client.lose()
+        admin = b.client(ADMIN)
+        assert admin.request("DELETE", "queue", "q")[0] == 204
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a2")
+        other, taking = consumer(b, "two")
+        assert other.bodies(taking) == ["a2"]
+        b.pass_time(11)
+        assert owners(b) == ["two"]
+
+
+def test_a_released_message_and_one_that_failed_go_to_the_owner_again_before_later_ones() -> None:
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1", "a2")
+        client, link = consumer(b, credit=1)
+        consumer(b, "two")
+        client.give(client.received["one"][0][0], proton.Delivery.RELEASED)
+        link.flow(1)
+        b.settle()
+        client.give(client.received["one"][1][0], proton.Delivery.MODIFIED, failed=True)
+        link.flow(2)
+        b.settle()
+        assert client.bodies(link) == ["a1", "a1", "a1", "a2"]
+
+
+def test_the_groups_of_a_link_that_the_broker_ends_wait_for_their_owner() -> None:
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1")
+        client, _ = consumer(b)
+        (subscription,) = b.broker.queues.at(b.broker.nodes.queues["q"]).subscriptions
+        subscription.end_link(Condition("amqp:resource-limit-exceeded", "it is slow"))
+        b.settle()
+        other, taking = consumer(b, "two")
+        assert other.bodies(taking) == []
+        assert client.bodies(client.receiver("q", name="one")) == ["a1"]
+
+
+def test_a_drain_takes_the_messages_of_all_groups_and_after_it_is_called_off_they_have_their_owners() -> None:
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1", "b1", "a2")
+        client, link = consumer(b)
+        assert client.bodies(link) == ["a1", "b1", "a2"]
+        drain = leave(b)["drain"]
+        drainer = b.client(ADMIN)
+        drainer.auto_accept = False
+        taking = drainer.receiver(source(b), name="the drain's")
+        assert drainer.bodies(taking) == ["a1", "b1", "a2"]
+        b.pass_time(11)
+        for operation in ("HALT", "REOPEN"):
+            status, text, _ = ask(b, operation, drain=drain)
+            assert status == 200, text
+        other, others = consumer(b, "two")
+        assert other.bodies(others) == []
+        client, link = consumer(b)
+        assert client.bodies(link) == ["a1", "b1", "a2"]
+        client.lose()
+        b.pass_time(11)
+        assert other.bodies(others) == ["a1", "b1", "a2"]
