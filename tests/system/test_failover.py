@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from proton import Message
-from proton.utils import BlockingConnection
+from proton.reactor import Container
+from proton.utils import BlockingConnection, BlockingReceiver
 
-from tests.system.harness import Refused, ask, cluster, eventually
+from tests.system.harness import BrokerProcess, Refused, ask, cluster, eventually
 from tests.system.terms import active, check_one_primary_an_epoch, new_primary, resource_manager, terms, traffic
 
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
@@ -224,3 +225,41 @@ def test_the_open_names_all_brokers_to_fail_over_to(tmp_path: Path) -> None:
             ("broker-b.example", 5673),
         ]
         client.close()
+
+
+def worker(broker: BrokerProcess, name: str, credit: int) -> BlockingReceiver:
+    """A consumer of the queue whose container has this name."""
+    container = Container()
+    container.container_id = name
+    connection = BlockingConnection(broker.address, timeout=30, container=container)
+    return connection.create_receiver("sessions", credit=credit, name="link")
+
+
+def send(broker: BrokerProcess, *bodies: str) -> None:
+    """Messages whose group is the first letter of their body."""
+    connection = BlockingConnection(broker.address, timeout=30)
+    sender = connection.create_sender("sessions")
+    for body in bodies:
+        sender.send(Message(body=body, group_id=body[0]))
+    connection.close()
+
+
+def test_the_owner_of_a_message_group_goes_on_with_it_after_a_failover_and_a_consumer_that_comes_first_does_not(
+    tmp_path: Path,
+) -> None:
+    """Breaks when the next primary does not know the owners of groups, or does not wait for them."""
+    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
+        first, second, _ = brokers.brokers
+        arguments = {"qpid.group_header_key": "JMSXGroupID", "qpid.group_owner_timeout": 3600}
+        first.create("queue", "sessions", arguments=arguments)
+        send(first, "a1", "a2")
+        assert worker(first, "owner", credit=1).receive().body == "a1"
+        first.kill()
+        brokers.promote(second)
+        other = worker(second, "other", credit=10)
+        send(second, "b1")
+        assert other.receive().body == "b1"
+        back = worker(second, "owner", credit=10)
+        assert (back.receive().body, back.receive().body) == ("a1", "a2")
+        send(second, "a3", "b2")
+        assert (back.receive().body, other.receive().body) == ("a3", "b2")
