@@ -410,6 +410,13 @@ class ClientConnection(TwistedProtocol):
         lib.pn_collector_free(self._collector)
 
 
+class StrangeConnection(ClientConnection):
+    """One whose receiving link has a name that it had on no connection before."""
+
+    def _receiver(self, name: bytes, address: str) -> Any:
+        return super()._receiver(b"%s-%d" % (name, int(self.user.reactor.seconds() * 1e6)), address)  # type: ignore[attr-defined]
+
+
 class NumberedConnection(ClientConnection):
     """One whose sending link is numbered (broker.sessions.numbered)."""
 

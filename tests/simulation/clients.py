@@ -21,7 +21,15 @@ from random import Random
 from typing import Any
 
 from broker.core.values import Symbol
-from tests.simulation.amqp_client import ACCEPTED, MODIFIED, REJECTED, RELEASED, ClientConnection, NumberedConnection
+from tests.simulation.amqp_client import (
+    ACCEPTED,
+    MODIFIED,
+    REJECTED,
+    RELEASED,
+    ClientConnection,
+    NumberedConnection,
+    StrangeConnection,
+)
 from tests.simulation.history import History, Key, body
 from tests.simulation.reactor import HostReactor
 
@@ -595,6 +603,12 @@ class Consumer(Client):
         """What was not confirmed may come again."""
         self.keys.clear()
         self.held.clear()
+
+
+class Stranger(Consumer):
+    """A consumer whose link has another name each time: who it was before never comes back."""
+
+    connects = StrangeConnection
 
 
 class Browser(Client):

@@ -208,7 +208,8 @@ def _with_kinds(plan: Plan) -> Plan:
         plan = with_values(plan, values.choice((1, 4, 12)))
     grouped = Random(f"groups of {plan.seed}")
     if grouped.random() < 0.2:
-        plan = with_groups(plan, grouped.choice((1, 3, 10)), shared=grouped.random() < 0.5)
+        keys, shared = grouped.choice((1, 3, 10)), grouped.random() < 0.5
+        plan = with_groups(plan, keys, shared=shared, owned=not shared and grouped.random() < 0.5)
     shares = Random(f"shares of {plan.seed}")
     if shares.random() < 0.15:
         plan = with_shares(plan, shares.choice((1, 4)))
@@ -371,14 +372,19 @@ def with_values(plan: Plan, keys: int) -> Plan:
     return _with(plan, [Step("queue", VALUES, body)], clients)
 
 
-def with_groups(plan: Plan, keys: int, *, shared: bool) -> Plan:
-    """A queue whose messages are of so many groups, and consumers that compete for them and give some back."""
-    body = {"replicate": "all", "arguments": {"qpid.group_header_key": "k", "qpid.shared_msg_group": int(shared)}}
+def with_groups(plan: Plan, keys: int, *, shared: bool = False, owned: bool = False) -> Plan:
+    """A queue whose messages are of so many groups, and consumers that compete for them and give some back. `owned`: its groups
+    have owners in the log; one more consumer comes and goes in order, and another one has a new name each time."""
+    asked = {"qpid.group_header_key": "k", "qpid.shared_msg_group": int(shared)}
+    body = {"replicate": "all", "arguments": asked | ({"qpid.group_owner_timeout": 1} if owned else {})}
     fields: dict[str, Any] = {"start_s": 0.6, "window": 5, "settle_delay_s": 0.05, "release": 0.1, "modify": 0.05}
     clients = [
         ClientPlan("producer", f"p-{GROUPS}", GROUPS, count=120, burst=6, gap_s=0.03, window=30, keys=keys),
         *(ClientPlan("consumer", f"c-{GROUPS}-{each}", GROUPS, **fields) for each in "ab"),
     ]
+    if owned:
+        clients.append(ClientPlan("consumer", f"c-{GROUPS}-c", GROUPS, stay_s=0.4, away_s=0.2, **fields))
+        clients.append(ClientPlan("stranger", f"c-{GROUPS}-d", GROUPS, **fields))
     return _with(plan, [Step("queue", GROUPS, body)], clients)
 
 

@@ -31,6 +31,7 @@ from tests.simulation.bugs_of_departures import OF_DEPARTURES
 from tests.simulation.bugs_of_duplicates import OF_DUPLICATES
 from tests.simulation.bugs_of_links import OF_LINKS
 from tests.simulation.bugs_of_moves import OF_MOVES
+from tests.simulation.bugs_of_owners import OF_OWNERS
 from tests.simulation.bugs_of_passing import OF_PASSING
 from tests.simulation.bugs_of_routes import OF_ROUTES
 from tests.simulation.bugs_of_subscriptions import OF_SUBSCRIPTIONS
@@ -48,6 +49,7 @@ BUGS = {
     **OF_DUPLICATES,
     **OF_LINKS,
     **OF_MOVES,
+    **OF_OWNERS,
     **OF_PASSING,
     **OF_ROUTES,
     **OF_SUBSCRIPTIONS,

@@ -248,6 +248,16 @@ _COUNTED = _plan([_PRODUCERS[0], ClientPlan("consumer", "c", "q0", window=20, mo
 _BEHIND = _plan(BUSY, *(Action(at_s, "kill", "backup", seconds=1.2) for at_s in (1.0, 2.6)), checkpoint_bytes=2048)
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
 _GROUPED = with_groups(_plan(BUSY, duration_s=3.0), 3, shared=True)
+_OWNED = with_groups(
+    _plan(
+        BUSY,
+        *(Action(1.2 + 0.6 * number, "kill", "primary", seconds=0.1) for number in range(4)),
+        checkpoint_bytes=2048,
+        duration_s=4.0,
+    ),
+    10,
+    owned=True,
+)
 _SHARED = with_shares(_plan(BUSY, duration_s=2.5), 2)
 _VALUES = with_values(_plan(BUSY, *_KILLS, message_memory=0, disk_s=_SLOW_SYNC_S, duration_s=4.0), 4)
 _REJECTING = with_letters(_plan(BUSY), "all", reject=0.3)
@@ -446,6 +456,9 @@ PROVOKED: dict[str, Plan] = {
     "releases-the-lowest-level": _ranked(*_repeated((1.0, 2.4, 3.8, 5.2), _the_first_is_cut_off_and_leads_again)),
     "frees-a-group-with-its-first": _GROUPED,
     "behind-its-group": _GROUPED,
+    "gives-what-is-not-given": _OWNED,
+    "begins-without-owners": _OWNED,
+    "checkpoint-forgets-owners": _OWNED,
     "takes-more-than-its-share": _SHARED,
     "keeps-old-values": _VALUES,
     "gives-out-unread-values": _VALUES,

@@ -124,9 +124,11 @@ def test_the_fixed_seeds_have_last_value_queues_with_one_key_and_with_more() -> 
     assert found == {0, 1, 4, 12}
 
 
-def test_the_fixed_seeds_have_queues_of_groups_of_both_kinds() -> None:
+def test_the_fixed_seeds_have_queues_of_groups_of_all_kinds() -> None:
     found = [(step, plan) for plan in map(plans.make, FIXED) for step in plan.steps if step.name == GROUPS]
-    assert {step.body["arguments"]["qpid.shared_msg_group"] for step, _ in found} == {0, 1}
+    asked = [step.body["arguments"] for step, _ in found]
+    kinds = {(each["qpid.shared_msg_group"], "qpid.group_owner_timeout" in each) for each in asked}
+    assert kinds == {(0, False), (0, True), (1, False)}
     assert {client.keys for _, plan in found for client in plan.clients if client.queue == GROUPS} == {0, 1, 3, 10}
 
 

@@ -36,7 +36,7 @@ from broker.core.nodes import AUTO_DELETE_TIMEOUT
 from tests.simulation import plan as plans
 from tests.simulation.checks import Checks
 from tests.simulation.checks.room import overfull
-from tests.simulation.clients import Browser, Client, ClientPlan, Consumer, Fetched, Mover, Numbered, Producer, Repeater
+from tests.simulation.clients import Browser, Client, ClientPlan, Consumer, Fetched, Mover, Numbered, Producer, Repeater, Stranger
 from tests.simulation.events import Events
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Violation, kept_at
@@ -57,6 +57,7 @@ _ROUTE_LOOKS_S = 0.07
 _CLIENTS: dict[str, type[Client]] = {
     "producer": Producer,
     "consumer": Consumer,
+    "stranger": Stranger,
     "browser": Browser,
     "mover": Mover,
     "numbered": Numbered,

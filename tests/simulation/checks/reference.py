@@ -25,17 +25,20 @@ import google_crc32c
 
 from broker.core.parts import PARTS_QUEUE, Manifest
 from broker.core.queues.lane import LANE_SHIFT
+from broker.core.queues.owned import Owned
 from broker.core.records import AVAILABLE, EXPIRES, Batch, Kind, Run
 from broker.core.state import State
 from broker.core.values import decode
 from broker.disk.bodies import Unreadable
 from tests.broker.core.queues.files import all_messages
 from tests.simulation.checks.book import Book
+from tests.simulation.checks.owners import Owners, digest_of_group, hash_of
 from tests.simulation.checks.passing import Passing
 from tests.simulation.history import Discharged, History, Key, Outcome, is_whole, kept_at, read
 from tests.simulation.layouts import FROM
 
 _MASK = (1 << 64) - 1
+_OWNERS_SINCE = 9
 _POLICY_KNOWN_MS = 500
 """So long after it was committed, every primary that makes a queue knows a policy."""
 
@@ -45,7 +48,21 @@ class Queue:
 
     __slots__ = (
         *("by_level", "came", "for_letters", "groups", "gone", "keys", "large", "limit", "live"),
-        *("let_go", "lossy", "name", "next_seqs", "notes", "number", "retries", "ring", "share", "times", "uuid", "values"),
+        *(
+            "let_go",
+            "lossy",
+            "name",
+            "next_seqs",
+            "notes",
+            "number",
+            "owned",
+            "retries",
+            "ring",
+            "share",
+            "times",
+            "uuid",
+            "values",
+        ),
         "watched",
     )
 
@@ -64,6 +81,8 @@ class Queue:
         self.for_letters = name in history.letters.values()
         self.limit = 0
         """So many failed deliveries a message may have; 0: any number."""
+        self.owned = False
+        """Whether its groups have owners in the log."""
         self.retries = False
         """Whether what has failed is to wait before it comes again."""
         self.next_seqs: dict[int, int] = {}
@@ -91,6 +110,10 @@ class Queue:
         if self.groups:
             group = self.keys[sequence].number % self.groups
             yield from (other for other in self.live if self.keys[other].number % self.groups == group)
+
+    def group_of(self, key: Key) -> str:
+        """The group of a message, as records of owners have it."""
+        return digest_of_group(key.number % self.groups)
 
     def newer_values(self, sequence: int) -> Iterator[int]:
         """The messages alive that have come after this one, with its key; none where keys mean nothing."""
@@ -136,6 +159,7 @@ class Reference:
         self.names: dict[str, str] = {} if names is None else names
         """Queues by identity, deleted ones too."""
         self.passing = Passing(faults)
+        self.owners = Owners(faults)
         self.index = 0
         self.epoch = 0
         self.batches: dict[int, bytes] = {}
@@ -233,6 +257,8 @@ class Reference:
                     self._hold(run.queue, range(run.first_seq, run.first_seq + run.count))
                 case Kind.FORGOTTEN:
                     self._forget_held(run.queue, range(run.first_seq, run.first_seq + run.count))
+                case Kind.OWNERS:
+                    self._own(run.queue, batch.payload(run), run.count)
                 case _:
                     pass
         self._drop_parts()
@@ -253,6 +279,11 @@ class Reference:
                 self._dequeue(queue, sequence, self.index)
             else:
                 self._count(queue, sequence, run.flags)
+
+    def _own(self, number: int, payload: bytes, count: int) -> None:
+        queue = self.queues.get(number)
+        if queue is not None and queue.owned:
+            self._add(self.owners.own(self.index, number, payload, count))
 
     # ---- times
 
@@ -622,6 +653,7 @@ class Reference:
         queue = Queue(self.history, self.names.get(uuid, ""), self.store_id, number, uuid)
         queue.limit = change.get("arguments", {}).get("x-delivery-limit", 0)
         queue.retries = "x-delayed-retry-min" in change.get("arguments", {})
+        queue.owned = "qpid.group_owner_timeout" in change.get("arguments", {}) and change.get("needs", 1) >= _OWNERS_SINCE
         self.queues[number] = self._numbers[uuid] = queue
         self._add(hash(("number", uuid, number)))
 
@@ -668,7 +700,7 @@ class Reference:
             self.faults.append(f"lost: batch {self.index} deletes {queue.name}, which nobody asked for")
         self._deleted[queue.number] = self.queues.pop(queue.number)
         self._let_go(queue)
-        self._add(-hash(("number", uuid, queue.number)))
+        self._add(-hash(("number", uuid, queue.number)) - self.owners.forget(queue.number))
         for sequence, (data, count) in queue.live.items():
             self._add(-hash((queue.number, sequence, count, data)))
             self._drop_facts(queue, sequence)
@@ -743,6 +775,8 @@ def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
         for lane in messages.order.lanes:
             for sequence, data in all_messages(lane, read):
                 found += hash((number, sequence, lane.delivery_count(sequence), data))
+        if isinstance(messages.order, Owned):
+            found += sum(hash_of(number, group, owner) for group, owner in messages.order.owner_of.items())
         for sequence, note in messages.notes.items():
             found += hash(("note", number, sequence, tuple(sorted(decode(note).items()))))
         for what, times in ((EXPIRES, messages.expiries), (AVAILABLE, messages.delays)):

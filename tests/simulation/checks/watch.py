@@ -239,6 +239,7 @@ class Checks:
             self.faults.append(f"unexpected: {client} got {key}, and no committed batch holds it")
         if key in self.book.letters or self.history.notes[key].delay_ms or key in self.history.given_back:
             return  # they come in the order in which they were rejected, or sent again, or when their time has come
+        self._judge_receiver(client, key)
         line = (client, link, key.queue, key.client, key.link, self.history.line_of(key))
         before = self._last_got.get(line, -1)
         if key.number < before and (copied or self.acquired[key] == 1):
@@ -247,6 +248,14 @@ class Checks:
         elif key.number == before and copied:
             self.faults.append(f"duplicated: {client} got {key} twice on one link")
         self._last_got[line] = max(before, key.number)
+
+    def _judge_receiver(self, client: str, key: Key) -> None:
+        """Where groups have owners, this one is or was the owner of the message's group."""
+        for queue in self.reference.queues.values() if key.queue in self.history.groups else ():
+            if queue.owned and queue.name == key.queue:
+                owners = self.reference.owners.ever(queue.number, queue.group_of(key))
+                if all(container != client for _, container, _ in owners):
+                    self.faults.append(f"owner: {client} got {key}, and no committed batch gives it that group")
 
     def on_unselected(self, client: str, key: Key) -> None:
         """A consumer got what its selector does not name."""
@@ -590,6 +599,8 @@ class Checks:
                 self._given_to[place] = subscription.link
         if queue.groups:
             self._judge_groups(queue, lots, subscription, me)
+        if queue.owned:
+            self._judge_owner(queue, lots, subscription, ledger, reference)
         if queue.groups or queue.share:
             return
         selector = subscription.selector
@@ -639,6 +650,18 @@ class Checks:
                     )
                 if other < sequence and order.lane_of(other).is_live(other) and not order.is_acquired(other):
                     self.faults.append(f"group: {queue.keys[sequence]} is given out before {queue.keys[other]}")
+
+    def _judge_owner(
+        self, queue: Queue, lots: list[Lot], subscription: Subscription, ledger: Ledger, reference: Reference
+    ) -> None:
+        """By what this broker has applied, the groups of what goes out are this consumer's."""
+        session = subscription.session
+        owner = session.principal.user, session.container, subscription.link.name
+        for sequence in chain.from_iterable(range(lot.first_seq, lot.first_seq + lot.n_messages) for lot in lots):
+            key = queue.keys[sequence]
+            found = reference.owners.owner_at(queue.number, queue.group_of(key), ledger.state.index)
+            if found != owner:
+                self.faults.append(f"owner: {key} is given out to {owner}, and its group is that of {found or 'nobody'}")
 
     def _ended(self, method: Any, subscription: Subscription) -> None:
         held = list(chain.from_iterable(subscription.link.account.unsettled()))
