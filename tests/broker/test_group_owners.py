@@ -335,6 +335,7 @@ def test_a_queue_without_the_argument_has_no_records_and_a_deleted_one_no_owners
         assert other.bodies(taking) == ["a2"]
         b.pass_time(11)
         assert owners(b) == ["two"]
+        assert records(b) == [(1, True)] * 2, "nobody waits for the owner of a deleted queue"
 
 
 def test_a_released_message_and_one_that_failed_go_to_the_owner_again_before_later_ones() -> None:
