@@ -39,6 +39,8 @@ from broker.core.queues.residency import Residency
 from broker.core.records import GROUP_BYTES, GROUPS_AT_ONCE
 
 TIMEOUT = "qpid.group_owner_timeout"
+_EVICTED = 1024
+"""Groups that become free at once when there are too many: so few that a turn stays short."""
 
 
 class Owner(NamedTuple):
@@ -251,7 +253,7 @@ class Owned(groups.Groups):
     def _evict(self) -> None:
         """Free the groups that have been idle for the longest time, to make room for others."""
         if not self._freeing:
-            self._free(list(islice(self._idle, GROUPS_AT_ONCE)))
+            self._free(list(islice(self._idle, _EVICTED)))
 
     def _look_on(self) -> bool:
         return not self.asks(self._taker) and super()._look_on()

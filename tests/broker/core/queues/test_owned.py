@@ -245,7 +245,7 @@ def test_the_record_of_a_later_owner_counts_and_that_of_no_owner_twice_changes_n
 
 def test_when_there_are_too_many_groups_those_become_free_that_have_been_without_messages_for_longest() -> None:
     with most_groups(3), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owned, "GROUPS_AT_ONCE", 1)
+        patch.setattr(owned, "_EVICTED", 1)
         q = Queue()
         q.put("abc")
         assert q.get(A, 3) == [1, 2, 3]
