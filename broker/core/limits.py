@@ -291,6 +291,9 @@ MAX_LAST_VALUES = 250_000
 MAX_GROUPS_WAITING = 100_000
 """Messages of a queue of groups that wait because another consumer has their group. Messages behind these are not examined."""
 
+MAX_GROUP_LOOKS = 2048
+"""Messages of a queue of groups that are examined in one turn of the reactor for consumers that have none."""
+
 MAX_GROUP_OWNERS = 100_000
 """Groups of one queue that stay assigned to consumers that have none of their messages; also the groups of one queue of which the
 log knows the owners."""

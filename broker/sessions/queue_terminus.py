@@ -31,6 +31,7 @@ from broker.core.notes import waits_until
 from broker.core.parts import Manifest
 from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, OWNER_TIMEOUT, SINGLE_ACTIVE, consumer_ms_of
 from broker.core.queues.blocks import Lot
+from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
 from broker.core.queues.reading import Body, ReadAhead
 from broker.core.selector.selected import SELECTING, Selector
@@ -520,7 +521,10 @@ class QueueTerminus:
             self._queues.last_values.read(self)
             return
         if self.node.messages is not None and (self.subscriptions or self.letters.waiting):
-            stops = self._give_out()
+            stops, order = self._give_out(), self.node.messages.order
+            if order.searching:  # continue in a later turn, after other queues had theirs
+                order.search_on()
+                self._queues.schedule.after(("dispatch", self.node.uuid), 0.0, self.dispatch_soon)
             if self.owners is not None:
                 self.owners.propose()
             self._read_ahead(stops)
@@ -564,7 +568,7 @@ class QueueTerminus:
             else:
                 if room > 0 and subscription.wants_more(order) and self.is_active(subscription):
                     stops.add(order.absent)
-                elif subscription.link.account.draining and self._gives_back(subscription, room):
+                elif subscription.link.account.draining and self._gives_back(subscription, order, room):
                     subscription.link.drained()
                     subscription.session.touch()
                 idle += 1
@@ -574,9 +578,11 @@ class QueueTerminus:
             selections.end()
         return stops
 
-    def _gives_back(self, subscription: Subscription, room: int) -> bool:
-        """Whether nothing goes out for the credit of a subscription that drains it, not even after a commit."""
-        return subscription.gives_back(room) and (self.owners is None or not self.owners.awaits(subscription))
+    def _gives_back(self, subscription: Subscription, order: Discipline, room: int) -> bool:
+        """Whether nothing goes out for the credit of a subscription that drains it, not even after a commit or more search."""
+        if order.searching or (self.owners is not None and self.owners.awaits(subscription)):
+            return False
+        return subscription.gives_back(room)
 
     # ---- bodies that are not in memory
 

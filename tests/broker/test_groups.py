@@ -75,6 +75,22 @@ def test_an_exclusive_group_waits_for_its_consumer_and_goes_on_when_that_leaves(
         assert client.bodies(second) == ["a2"]
 
 
+@pytest.mark.parametrize("arguments", [SHARED, EXCLUSIVE])
+def test_many_messages_of_another_consumer_s_group_are_examined_in_several_turns(
+    arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when a consumer is told that nothing is there for the credit that it drains, before all was examined."""
+    monkeypatch.setattr(limits, "MAX_GROUP_LOOKS", 64)
+    with bench() as b:
+        b.queue("q", arguments=arguments)
+        client = manual(b)
+        send(client, *["a"] * 400, "b")
+        first, second = client.receiver("q", credit=1, name="first"), client.receiver("q", credit=0, name="second")
+        second.drain(5)
+        b.settle()
+        assert (client.bodies(first), client.bodies(second), second.drained()) == (["a"], ["b"], 4)
+
+
 def test_released_messages_come_before_what_follows_in_their_group() -> None:
     with bench() as b:
         b.queue("q", arguments=SHARED)

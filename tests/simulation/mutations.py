@@ -441,8 +441,8 @@ for _, waits in self._proposed:
         "puts a message for several queues only on the first one",
         "broker.sessions.routing",
         "find",
-        "return Routed(found, key, through)",
-        "return Routed(found[:1], key, through)",
+        "return Routed(found, key, through, origin)",
+        "return Routed(found[:1], key, through, origin)",
     ),
     "forgets-the-star": Bug(
         "treats the star in a topic exchange's pattern as a word",

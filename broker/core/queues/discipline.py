@@ -26,6 +26,9 @@ class Discipline(Protocol):
 
     absent: int
     """The message at which the last `acquire` or `browse` stopped because its body is not in memory; -1 when none did."""
+    searching: bool
+    """Whether the last `acquire` calls have not looked at all messages, because there were many: ask again in a later turn, after
+    `search_on`."""
     returned: Returned
     """Has a note of each message that becomes available again."""
 
@@ -91,6 +94,9 @@ class Discipline(Protocol):
 
     def left(self, consumer: object) -> None:
         """This consumer has ended."""
+
+    def search_on(self) -> None:
+        """A new turn has begun: `acquire` may look at further messages."""
 
     def take_opened(self) -> bool:
         """Whether messages that some consumer could not have may have become free since this was last asked."""

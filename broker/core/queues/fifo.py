@@ -27,6 +27,7 @@ class Fifo:
     """Fulfils Discipline for one lane."""
 
     __slots__ = ("_claimed", "_cursor", "_heap", "_released", "absent", "acquired", "lane", "returned")
+    searching = False
 
     def __init__(self, lane: Lane, returned: Returned | None = None) -> None:
         self.lane = lane
@@ -200,6 +201,9 @@ class Fifo:
 
     def left(self, consumer: object) -> None:
         """Nothing: the order does not depend on the consumer."""
+
+    def search_on(self) -> None:
+        """Nothing: the next message for a consumer is the next one."""
 
     def take_opened(self) -> bool:
         """Never: whatever is available is available to everybody."""

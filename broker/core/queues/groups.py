@@ -13,7 +13,8 @@ acquired message is about to return (`will_return`), nothing of its group goes o
 Invariants: a message is examined only in memory, so no message overtakes one that is being read; the first waiting message of
 each group is in the heap of the consumer that may have it (`_heads` for all consumers), though an entry may be outdated: then it
 is repaired when it is the next one; an entry that is there is not put a second time, so the heaps grow with the changes and not
-with the looks; at most `limits.MAX_GROUPS_WAITING` messages wait. Only the primary has this state, and it ends with the term.
+with the looks; at most `limits.MAX_GROUPS_WAITING` messages wait, and at most `limits.MAX_GROUP_LOOKS` are examined in a turn.
+Only the primary has this state, and it ends with the term.
 
 Source: qpidd's MessageGroupManager.cpp, which has only the shared kind; the other kind is that of ActiveMQ Artemis.
 """
@@ -48,6 +49,7 @@ class Groups(Fifo):
         "_held",
         "_key",
         "_looked",
+        "_looks",
         "_name_of",
         "_of",
         "_offered",
@@ -57,6 +59,7 @@ class Groups(Fifo):
         "_returning",
         "_there",
         "_waiting",
+        "searching",
         "shared",
     )
 
@@ -73,6 +76,7 @@ class Groups(Fifo):
 
     def _begin(self) -> None:
         self._looked = self.lane.head_seq
+        self.search_on()
         self._of: dict[int, str] = {}
         self._aside: dict[int, str] = {}
         self._waiting: dict[str, list[int]] = {}
@@ -117,12 +121,20 @@ class Groups(Fifo):
             _add(lots, lot)
         return lots
 
+    def search_on(self) -> None:
+        """A new turn has begun: `acquire` may look at further messages."""
+        self._looks, self.searching = 0, False
+
     def _look_on(self) -> bool:
         """Examine the next messages. Returns whether there were any; if the next one is not in memory, `absent` is its
         sequence."""
         lane = self.lane
         waiting = len(self._of) + len(self._aside) - self.acquired
         if self._looked >= lane.next_seq or waiting >= limits.MAX_GROUPS_WAITING:
+            return False
+        self._looks += 1
+        self.searching = self._looks * _LOOKS > limits.MAX_GROUP_LOOKS
+        if self.searching:
             return False
         lots: list[Lot] = []
         end, absent = lane.walk(lots, self._looked, _LOOKS, _ANY_BYTES)

@@ -34,6 +34,7 @@ class Priority:
     """Fulfils Discipline with a Fifo for each level."""
 
     __slots__ = ("_by_level", "_from_zero", "_highest_first", "absent", "returned")
+    searching = False
 
     def __init__(self, n_levels: int, live_by_file: dict[int, int], residency: Residency, *, from_zero: bool = False) -> None:
         self.returned = Returned()
@@ -149,6 +150,9 @@ class Priority:
 
     def left(self, consumer: object) -> None:
         """Nothing: the order does not depend on the consumer."""
+
+    def search_on(self) -> None:
+        """Nothing: the next message for a consumer is the next one."""
 
     def take_opened(self) -> bool:
         """Never: whatever is available is available to everybody."""

@@ -217,6 +217,18 @@ def test_no_more_is_looked_at_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> 
     assert q.take(B, 9) == [101]
 
 
+@pytest.mark.parametrize("group", ["a", "b"])
+def test_in_a_turn_so_many_are_looked_at_and_the_search_goes_on_in_the_next(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_GROUP_LOOKS", 128)
+    q = Queue()
+    q.put("a" * 300 + group)
+    assert q.take(A, 1) == [1]
+    for taken, searching in (([], True), ([], True), ([301] if group == "b" else [], False)):
+        assert (q.take(B, 5), q.order.searching) == (taken, searching)
+        assert (q.take(C, 5), q.order.searching) == ([], searching), "others do not look on in this turn"
+        q.order.search_on()
+
+
 def waiting_heads(q: Queue) -> int:
     """Entries in the heaps of everybody, outdated ones too."""
     return len(q.order._heads) + sum(map(len, q.order._own.values()))
