@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from cproton_ffi import ffi, lib
+from cproton_ffi import lib
 
 from broker.amqp.data import Condition
 from broker.amqp.links import Link, Owner, PartsTaker, Receiver
+from broker.amqp.partial import Partial
 from broker.amqp.scratch import SCRATCH_BYTES
 from broker.amqp.unfinished import Unfinished
 from broker.core import limits, message, packs
@@ -46,15 +47,17 @@ class Gathering:
         if lib.pn_delivery_aborted(delivery):
             self.given_up(link, delivery)
             return None
+        if lib.pn_delivery_partial(delivery) and size <= link.gather_from and link.partial is not None:
+            self.keeps(link, size)
+            return None  # as with the first bytes, so that no piece is small
         if link.partial is None:
-            link.partial = bytearray()
-        scratch = link.engine.scratch.area
+            link.partial = Partial()
         parts = None if (is_pack := link.is_pack(delivery)) else link.parts
+        part_bytes = link.engine.part_bytes  # no piece lies in two parts: the rest of it would keep the memory of all of it
         while size > 0:
-            count = lib.pn_link_recv(link.handle, scratch, min(size, SCRATCH_BYTES))
+            count = link.partial.receive(link.handle, min(size, part_bytes - len(link.partial) % part_bytes))
             if count <= 0:
                 break
-            link.partial += ffi.buffer(scratch, count)
             size -= count
             if link.parted + len(link.partial) > link.max_bytes:
                 self.too_large(link, link.parted + len(link.partial))
@@ -62,7 +65,7 @@ class Gathering:
             if is_pack and len(link.partial) > packs.PACK_BYTES:
                 self.give_up(link, Condition("amqp:decode-error", f"a pack of messages has up to {packs.PACK_BYTES} bytes"))
                 return None
-            if parts is not None and (link.parted or len(link.partial) > limits.LARGE_PARTS * link.engine.part_bytes):
+            if parts is not None and (link.parted or len(link.partial) > limits.LARGE_PARTS * part_bytes):
                 self._hand_on(link, parts)
                 if not (link.engine.alive and link.open):
                     return None
@@ -70,7 +73,7 @@ class Gathering:
             self.keeps(link, 0)
             return None
         assert link.partial is not None
-        data, link.partial = bytes(link.partial), None
+        data, link.partial = link.partial.take(len(link.partial)), None
         if not link.parted:
             return data
         link.parted = 0
@@ -134,12 +137,11 @@ class Gathering:
     def _hand_on_early(self, link: Receiver, parts: PartsTaker) -> None:
         """Pass on a message in parts even if less than a part has arrived, if its body has begun."""
         if link.partial is None:
-            link.partial = bytearray()
+            link.partial = Partial()
         pending = lib.pn_delivery_pending(lib.pn_link_current(link.handle))
-        count = lib.pn_link_recv(link.handle, link.engine.scratch.area, min(pending, SCRATCH_BYTES))
-        if count > 0:
-            link.partial += ffi.buffer(link.engine.scratch.area, count)
-        if link.parted or message.body_begins_in(link.partial):
+        if pending:
+            link.partial.receive(link.handle, min(pending, SCRATCH_BYTES))
+        if link.parted or message.body_begins_in(link.partial.copy()):
             self._hand_on(link, parts, early=True)
         if link.engine.alive and link.open and link.partial is not None:
             kept = len(link.partial) + (parts.kept_bytes if link.parted else 0)
@@ -155,13 +157,11 @@ class Gathering:
         assert link.partial is not None
         size = link.engine.part_bytes
         while link.engine.alive and link.open and len(link.partial) > size:
-            data = bytes(memoryview(link.partial)[:size])
-            del link.partial[:size]
+            data = link.partial.take(size)
             link.parted += size
             parts.part(data, False)
         if early and link.engine.alive and link.open and len(link.partial) > 1:
-            data = bytes(memoryview(link.partial)[:-1])
-            del link.partial[:-1]
+            data = link.partial.take(len(link.partial) - 1)
             link.parted += len(data)
             parts.part(data, False)
 

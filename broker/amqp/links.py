@@ -23,6 +23,7 @@ from cproton_ffi import ffi, lib
 from broker.amqp.arrived_pack import ArrivedPack
 from broker.amqp.asked import Asked
 from broker.amqp.data import Condition, condition_text, encoded_of, put_value, set_condition, text_of
+from broker.amqp.partial import Partial
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
 from broker.core import limits, packs, values
 from broker.core.links import (
@@ -281,14 +282,14 @@ class Receiver(Link):
         """The remembered deliveries of links with this name; None: none are remembered."""
         self.posted: dict[int, bytes] = {}
         """Of messages in the inbox that came in a transaction: position -> the transaction's id."""
-        self.partial: bytearray | None = None
+        self.partial: Partial | None = None
         self.parts: PartsTaker | None = None
         self.parted = 0
         self.unfinished = 0
         """Bytes of its unfinished message in memory. Only the engine changes it."""
         self.max_bytes = engine.max_message_bytes
         """The largest message that is accepted."""
-        self.gather_from = SCRATCH_BYTES
+        self.gather_from = limits.GATHER_BYTES
         """So many bytes of a delivery that is not whole are left in proton, which takes twice as much memory for them."""
         self.whole_bytes = SCRATCH_BYTES
         """A delivery of so many bytes may be taken out of proton at once."""
@@ -325,7 +326,7 @@ class Receiver(Link):
         """Pass large messages of up to `max_bytes` to `parts` as they arrive."""
         self.parts = parts
         self.max_bytes = max_bytes
-        self.gather_from = self.engine.part_bytes // 4
+        self.gather_from = min(limits.GATHER_BYTES, self.engine.part_bytes // 4)
         self.whole_bytes = min(SCRATCH_BYTES, limits.LARGE_PARTS * self.engine.part_bytes)
 
     def take(self) -> tuple[int, list[bytes]]:

@@ -24,6 +24,10 @@ message is refused with amqp:link:message-size-exceeded.
 GATHERED_BYTES = 16 * MIB
 """Largest encoded message that is collected in memory: for termini that are not queues, and below machine version 3."""
 
+GATHER_BYTES = 64 * KIB
+"""More than this of a message that is not complete is taken out of proton. It would keep the memory of the largest message for
+each delivery, and moves bytes faster while they are in the processor's cache."""
+
 UNFINISHED_BYTES = 4 * MIB
 """Memory for the unfinished messages of one connection. The largest one is not counted, because its link limits it."""
 
