@@ -37,9 +37,12 @@ def memory_bytes() -> int:
 
 
 _MAX_OPEN_FILES = 1 << 20
+_M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-MAPPED_BYTES = 256 * 1024
-"""Memory of this size and more is not taken from the heap. A part of a large message needs at least as much."""
+MAPPED_BYTES = 4 << 20
+"""Memory of this size and more is not taken from the heap: it is more than a usual batch needs."""
+KEPT_BYTES = 32 << 20
+"""Free memory at the end of the heap above this is returned to the machine."""
 
 
 @cache
@@ -49,13 +52,14 @@ def resident_bytes() -> int:
     return int(pages) * resource.getpagesize()
 
 
-def return_large_memory() -> None:
-    """Tell glibc to return freed memory of a part's size at once. By default it soon takes such memory from its heap. The heap
-    grows to the sum of all peaks, and a small used block keeps the free memory below it: many large messages cost some 20 MiB in
-    a measurement. Without large messages the heap is better, so this is called at the first large message of a process.
+def keep_freed_memory() -> None:
+    """Tell glibc to keep the memory of freed messages for the next ones. By default it returns much of it to the machine at once,
+    and the kernel fills each page with zeros when it is used again: this takes several times as long as copying a message.
     """
     with suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def open_files() -> int:

@@ -39,7 +39,7 @@ from broker.core.records import BadBatch
 from broker.core.users import Users
 from broker.disk.journal import FILE_BYTES
 from broker.disk.store import DamagedStore, StorageError, Store, StoreInUse, StoreOfAnotherCluster
-from broker.host import REAL_HOST, Host, raise_open_files
+from broker.host import REAL_HOST, Host, keep_freed_memory, raise_open_files
 from broker.log_levels import LogLevels
 from broker.net.listener import CannotListen, ConnectionFactory, Handshakes, listen
 from broker.net.reactor import on_hangup
@@ -532,6 +532,7 @@ def run(
     levels = LogLevels(settings.log_enable)
     log_to_stderr(levels)
     raise_open_files()
+    keep_freed_memory()
     process = Process(reactor, settings, ha)
     process.start()
     process.broker.administration.extensions["log"] = levels

@@ -22,7 +22,6 @@ from broker.core.nodes import QueueNode, Unplaced
 from broker.core.parts import Manifest
 from broker.core.queues.arguments import GROUP_KEY
 from broker.core.records import runs_of
-from broker.host import return_large_memory
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Full, Producer, Refused, Upload, outcome_of
@@ -80,7 +79,6 @@ class Uploading:
             raise message.BadMessage(
                 f"the sections before the body of a message as large as this must lie within its first {len(head)} bytes"
             )
-        return_large_memory()
         self._logs = logs
         self._producer = producer
         self._queues = queues
