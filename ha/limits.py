@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.core.limits import KIB, MIB
+from broker.core.limits import KIB, MIB, PIECE_BYTES
 
 PEER_CREDIT = 10_000
 """Messages that a member may send before this broker has processed them."""
@@ -10,8 +10,9 @@ PEER_CREDIT = 10_000
 PEER_CREDIT_LOT = 64
 """After so many messages a member gets their credit back."""
 
-PEER_FRAME_BYTES = 256 * KIB
-"""Largest AMQP frame between members: each frame costs the same, whatever its size."""
+PEER_FRAME_BYTES = PIECE_BYTES + KIB
+"""Largest AMQP frame between members: each frame costs the same, whatever its size. A piece of a message and the head of a frame
+fit into it; otherwise each piece would take a second frame, and a write, for its last bytes."""
 
 PEER_MESSAGE_BYTES = 256 * MIB
 """The largest message between members, for example with one batch that is larger than usual."""

@@ -33,9 +33,14 @@ class BadReplication(ValueError):
 
 def encode(message: Message, payload: Sequence[bytes], wire: int = WIRE_VERSION) -> bytes:
     """The encoded AMQP message for this message and its payload, for a member with that wire version."""
+    return b"".join((beginning(message, payload, wire), *payload))
+
+
+def beginning(message: Message, payload: Sequence[bytes], wire: int = WIRE_VERSION) -> bytes:
+    """The bytes of the encoded AMQP message before those of its payload."""
     text = _to_json(message if wire > 1 else _first_form(message))
     size = 4 + len(text) + sum(map(len, payload))
-    return b"".join((_DATA, _LENGTHS.pack(size, len(text)), text, *payload))
+    return b"".join((_DATA, _LENGTHS.pack(size, len(text)), text))
 
 
 def _first_form(message: Message) -> dict[str, Any]:

@@ -20,6 +20,7 @@ brokers.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol
@@ -37,7 +38,7 @@ from broker.amqp.engine import Engine
 from broker.amqp.links import Link, Receiver, Sender
 from broker.amqp.scratch import Scratch
 from broker.core import urls
-from broker.core.limits import SESSION_WINDOW_BYTES
+from broker.core.limits import PIECE_BYTES, SESSION_WINDOW_BYTES
 from broker.core.sasl_client import ANONYMOUS, Login
 from broker.host import new_uuid
 from broker.net.logins import Logins
@@ -91,6 +92,32 @@ class PeerEvents(Protocol):
         """A part of a large message has arrived; the message is not complete yet."""
 
 
+class _Pieces:
+    """A large message, as the bytes that it consists of, which are not joined. Fulfils `links.PieceSource`."""
+
+    def __init__(self, connection: _Outgoing, pieces: Sequence[bytes]) -> None:
+        self._connection = connection
+        self._pieces = deque(pieces)
+        connection.waiting_bytes += sum(map(len, pieces))
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are further pieces."""
+        return bool(self._pieces)
+
+    def next_piece(self) -> bytes:
+        """The next piece."""
+        piece = self._pieces.popleft()
+        self._connection.waiting_bytes -= len(piece)
+        return piece
+
+    def sent(self) -> None:
+        """All of it is with the engine."""
+
+    def dropped(self) -> None:
+        """A member settles nothing: all that it gets is settled."""
+
+
 @implementer(IPushProducer)
 class _Outgoing(TwistedProtocol):
     """The connection that one OutgoingLink has opened."""
@@ -104,6 +131,8 @@ class _Outgoing(TwistedProtocol):
         self._logins = Logins(peers.reactor)
         self.sender: Sender | None = None
         self.up = False
+        self.waiting_bytes = 0
+        """Bytes of messages that its sender has not asked for yet."""
         self._paused = False
         self._refusal = ""
 
@@ -164,14 +193,17 @@ class _Outgoing(TwistedProtocol):
         """The socket accepts no more bytes at all."""
         self._paused = True
 
-    def send(self, data: bytes) -> None:
-        """Send one message. If this link has too many unsent bytes, it is started again instead."""
+    def send(self, pieces: Sequence[bytes]) -> None:
+        """Send one message, which consists of these bytes. If too many bytes are unsent, the link is started again instead."""
         sender = self.sender
         if sender is None or not sender.open or not self.engine.alive:
             return
-        sender.send_one(data, 0, True)
+        if len(pieces) == 1:
+            sender.send_one(pieces[0], 0, True)
+        else:
+            sender.send_pieces(_Pieces(self, pieces), 0, True)
         self.flush()
-        if sender.buffered_bytes > limits.PEER_BUFFER_BYTES:
+        if sender.buffered_bytes + self.waiting_bytes > limits.PEER_BUFFER_BYTES:
             _log.warn("{peer} does not read from its link: the link is opened again", peer=self.link.address)
             self.drop()
 
@@ -292,10 +324,10 @@ class OutgoingLink(ClientFactory):
         """Whether messages can be sent."""
         return self._connection is not None and self._connection.up
 
-    def send(self, data: bytes) -> None:
-        """Send an encoded message. It is dropped if the member is not connected."""
+    def send(self, pieces: Sequence[bytes]) -> None:
+        """Send an encoded message, which consists of these bytes. It is dropped if the member is not connected."""
         if self._connection is not None and self._connection.up:
-            self._connection.send(data)
+            self._connection.send(pieces)
 
     def restart(self, reason: str) -> None:
         """Drop the connection, and open another one."""
@@ -550,7 +582,7 @@ class Peers:
         self._refused: dict[str, str] = {}
         self._impostors = Refusals(clock.seconds, lambda line: _log.error("{line}", line=line))
         self._links: dict[str, OutgoingLink] = {}
-        self._last_encoded: tuple[Message | None, Sequence[bytes], int, bytes] = (None, (), 0, b"")
+        self._last_encoded: tuple[Message | None, Sequence[bytes], int, Sequence[bytes]] = (None, (), 0, ())
 
     def objection_to(self, theirs: Versions, peer: str) -> str:
         """Why this broker must not exchange messages with that member, or ""."""
@@ -596,16 +628,19 @@ class Peers:
         if link is not None and link.connected:
             link.send(self._encoded(message, batches, link.wire))
 
-    def _encoded(self, message: Message, batches: Sequence[bytes], wire: int) -> bytes:
-        """The message's bytes. A message that was just sent to another member is not encoded again."""
-        last, last_batches, last_wire, data = self._last_encoded
+    def _encoded(self, message: Message, batches: Sequence[bytes], wire: int) -> Sequence[bytes]:
+        """The message's bytes: joined, unless they are more than a piece. A message that was just sent to another member is not
+        encoded again."""
+        last, last_batches, last_wire, pieces = self._last_encoded
         if not batches:
-            return replication_link.encode(message, batches, wire)
+            return (replication_link.encode(message, batches, wire),)
         same = message == last and wire == last_wire and len(batches) == len(last_batches)
         if not same or not all(map(is_, batches, last_batches)):
-            data = replication_link.encode(message, batches, wire)
-            self._last_encoded = (message, batches, wire, data)
-        return data
+            pieces = (replication_link.beginning(message, batches, wire), *batches)
+            if sum(map(len, pieces)) <= PIECE_BYTES:
+                pieces = (b"".join(pieces),)
+            self._last_encoded = (message, batches, wire, pieces)
+        return pieces
 
     def set_members(self, members: Membership) -> None:
         """Keep links to these members, and to others only while they keep one to this broker."""

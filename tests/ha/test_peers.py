@@ -5,25 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cproton_ffi import lib
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.error import ConnectError, ConnectionDone, NoRouteError
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactor, StringTransport
 from twisted.python.failure import Failure
 
+from broker.amqp.engine import Engine
 from broker.core import users
 from broker.core.commands import MACHINE_VERSION
 from broker.core.identity import Socket
+from broker.core.limits import PIECE_BYTES
 from broker.core.users import SHA_256, Users
 from broker.sessions.authentication import Authentication
+from ha.amqp.replication_link import encode
 from ha.core.membership import Membership
+from ha.core.messages import Append
 from ha.core.versions import Versions
+from ha.limits import PEER_BUFFER_BYTES, PEER_FRAME_BYTES, PEER_MESSAGE_BYTES
 from ha.net.peers import PEER_PROPERTY, TICK_S, IncomingPeer, Peers
+from tests.broker.amqp.pairs import Side
 from tests.broker.clients import Bench, bench
 from tests.ha.net.name_server import NameServer
 
 USERS = Users({name: {SHA_256: users.derive(SHA_256, "secret", b"salt" * 4)} for name in ("ann", "brokers")}, b"nobody knows")
-OTHER, ME = "10.0.0.2:5672", "10.0.0.1:5672"
+OTHER, ME, THIRD = "10.0.0.2:5672", "10.0.0.1:5672", "10.0.0.3:5672"
 
 
 def demanding(clock: Clock) -> Authentication:
@@ -188,4 +195,85 @@ def test_an_address_where_something_else_answers_is_not_called_again_at_once() -
         connection.connectionLost(Failure(ConnectionDone()))
         b.clock.advance(0.5)
         assert [client[0] for client in made.reactor.tcpClients] == ["192.0.2.2", "192.0.2.3"]
+        made.stop()
+
+
+class _Events:
+    """What the owner of the links was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def connected(self, peer: str) -> None:
+        self.told.append(("connected", peer))
+
+    def disconnected(self, peer: str) -> None:
+        self.told.append(("disconnected", peer))
+
+
+class _Member(Side):
+    """The other end of a link to a member."""
+
+    def __init__(self, made: Any, address: str) -> None:
+        super().__init__(server=True, credit=100)
+        self.engine.max_message_bytes = PEER_MESSAGE_BYTES
+        self.engine.take_frames(PEER_FRAME_BYTES)
+        self._properties = made.open_properties() | {PEER_PROPERTY: address}
+        (link,) = (factory for _, _, factory, *_ in made.reactor.tcpClients if factory.address == address)
+        self.connection: Any = link.buildProtocol(None)
+        self.transport = StringTransport()
+        self.connection.makeConnection(self.transport)
+
+    def on_open(self, engine: Engine) -> None:
+        engine.open(self._properties)
+
+    def settle(self) -> None:
+        """Exchange all bytes."""
+        while data := self.transport.value():
+            self.transport.clear()
+            self.engine.push(data)
+            self.engine.drain()
+            self.connection.dataReceived(b"".join(self.engine.take_output()))
+
+
+def test_members_get_large_batches_in_pieces_of_one_frame_each() -> None:
+    """Breaks when a piece takes two frames: the second one, for its last bytes, costs a write and a turn of its own."""
+    batches = [bytes([number]) * (3 * PIECE_BYTES) for number in range(2)]
+    append, beat = Append(3, 0, 6, 3, 7, 8, 6), Append(3, 1, 8, 3, 9, 8, 8)
+    with bench() as b:
+        made = peers(b, "")
+        made.events = events = _Events()
+        made.set_members(Membership.of([ME, OTHER, THIRD]))
+        members = [_Member(made, address) for address in (OTHER, THIRD)]
+        for member in members:
+            member.settle()
+        assert events.told == [("connected", OTHER), ("connected", THIRD)]
+        before = lib.pn_transport_get_frames_input(members[0].engine.transport)
+        for member in members:
+            made.send(member.connection.link.address, append, batches)
+            made.send(member.connection.link.address, beat, ())
+        for member in members:
+            member.settle()
+            assert member.messages == [encode(append, batches), encode(beat, ())]
+            assert member.connection.waiting_bytes == 0
+        frames = lib.pn_transport_get_frames_input(members[0].engine.transport) - before
+        assert frames == 2 * 3 + 1, "the beginning of the message is in the frame of its first piece"
+        made.stop()
+
+
+def test_a_member_that_does_not_read_is_called_again_before_much_waits_for_it() -> None:
+    """What the engine has not asked for counts too."""
+    batch = bytes(PEER_BUFFER_BYTES // 4)
+    with bench() as b:
+        made = peers(b, "")
+        made.events = _Events()
+        made.set_members(Membership.of([ME, OTHER]))
+        member = _Member(made, OTHER)
+        member.settle()
+        member.connection.pauseProducing()
+        left = []
+        for index in range(1, 6):
+            made.send(OTHER, Append(1, 0, index - 1, 1, index, index, 0), [batch])
+            left.append(member.transport.disconnected)
+        assert left == [False, False, False, True, True]
         made.stop()
