@@ -1,8 +1,10 @@
 """A process that has our commands loaded, and forks a child for each call of one.
 
 To start an interpreter and import Twisted and proton costs a quarter of a second of processor time; to fork costs a few
-milliseconds. The child is a process like any other: it has its own standard streams, environment, reactor and exit status, and
-its interpreter ends like that of a command that was started afresh.
+milliseconds. The child is a process like any other: it has its own standard streams, environment, reactor and exit status. It
+ends as one that was started afresh does, with its threads, exit functions and streams, but does not take its modules apart: that
+costs more than most commands, because each page that is written to is copied first. An error that is not caught ends the
+interpreter in its own way (tests/cli/test_processes.py holds for commands that are started afresh).
 
 Life: `tests.cli.running` starts the zygote with one end of a SOCK_SEQPACKET pair as its standard input. A call is one datagram:
 JSON with the keys of `Call`, and four descriptors, for the command's output, its errors, its fate, and the network namespace that
@@ -15,6 +17,7 @@ No module that is loaded here may bring a reactor with it: each command installs
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import importlib
@@ -24,19 +27,25 @@ import signal
 import socket
 import struct
 import sys
-from typing import TypedDict
+import threading
+from typing import NoReturn, TypedDict
 
 LOADED = (
     *(
         "cli.commands.qpid_config",
+        "cli.commands.qpid_drain",
         "cli.commands.qpid_ha",
+        "cli.commands.qpid_passwd",
         "cli.commands.qpid_resource_manager",
+        "cli.commands.qpid_route",
+        "cli.commands.qpid_scaledown",
         "cli.commands.qpid_stat",
         "cli.verify.qpid_verify",
         "cli.commands.qpidd",
     ),
     # What these import only when they have something to do, and the responders that tests let them talk to.
-    *("broker.client", "ha.service", "resource_manager.service", "tests.broker.management_peer"),
+    *("broker.client", "cli.drain.orphan", "ha.service", "resource_manager.service", "resource_manager.witness"),
+    "tests.broker.management_peer",
 )
 MOST_BYTES = 1 << 20
 """The length of a call."""
@@ -112,15 +121,31 @@ def become(call: Call, out: int, err: int) -> None:
     sys.argv[:] = [call["name"], *call["words"]]
 
 
+def run(module: str) -> NoReturn:
+    """Call the command's `main`, and end with its status; what else it raises ends the interpreter as ever."""
+    status: object = None
+    try:
+        importlib.import_module(module).main()
+    except SystemExit as end:
+        status = end.code
+    if status is None or isinstance(status, int):
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit((status or 0) & 0xFF)
+    sys.exit(str(status))
+
+
 def main() -> None:
-    """The zygote's life, and then the command's: what that raises, `sys.exit` above all, ends the interpreter as ever."""
+    """The zygote's life, and then the command's."""
     for module in LOADED:
         importlib.import_module(module)
     assert "twisted.internet.reactor" not in sys.modules, "a module brings a reactor with it"
     gc.freeze()
     call, out, err = serve(socket.socket(fileno=os.dup(0)))
     become(call, out, err)
-    importlib.import_module(call["module"]).main()
+    run(call["module"])
 
 
 if __name__ == "__main__":
