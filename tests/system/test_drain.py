@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +54,12 @@ def source(folder: Path) -> Iterator[BrokerProcess]:
             sent = [message(queue, number) for number in range(MESSAGES)]
             assert send(broker.address, queue, sent) == MESSAGES
         yield broker
+
+
+@functools.cache
+def large() -> bytes:
+    """A message that takes longer than `PATIENCE_S` where 2 MiB go through in a second."""
+    return bytes(proton.Message(body="x" * (26 * MIB), durable=True).encode())
 
 
 def drain(leaving: str, target: str, *words: str) -> Ran:
@@ -235,20 +244,57 @@ def test_a_deadline_ends_a_drain_what_will_not_fit_is_told_before_and_what_is_re
         assert "is being drained itself" in refused.err
 
 
-def test_a_queue_that_is_full_at_the_target_stays_and_the_others_move_with_a_deadline_too(tmp_path: Path) -> None:
-    """Breaks when a drain with a deadline waits for room in the first queue until its time is over."""
-    with standalone(tmp_path / "old") as old, standalone(tmp_path / "new") as new:
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A drain that takes longer than `PATIENCE_S`: its brokers, and what it said at its end, with the seconds that it took."""
+
+    old: BrokerProcess
+    new: BrokerProcess
+    end: Future[tuple[Ran, float]]
+
+
+@pytest.fixture(scope="module")
+def slow_drains(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Slow]]:
+    """Drains that wait for something for long, which they do at the same time. Two have one large message, and come to their
+    source or their target through a slow network; the target of `full` has no room in a queue."""
+    folder, begun = tmp_path_factory.mktemp("slow"), dict[str, Slow]()
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor())
+
+        def brokers(name: str) -> tuple[BrokerProcess, BrokerProcess]:
+            old, new = (stack.enter_context(standalone(folder / f"{name}-{side}")) for side in ("old", "new"))
+            return old, new
+
+        def timed(*words: str) -> tuple[Ran, float]:
+            began_s = time.monotonic()
+            return drain(*words), time.monotonic() - began_s
+
+        for name in ("source", "target"):
+            old, new = brokers(name)
+            old.create("queue", "q")
+            assert send(old.address, "q", [large()]) == 1
+            between = stack.enter_context(tcp_proxy((old if name == "source" else new).address, rate=2 * MIB))
+            addresses = (between.address, new.address) if name == "source" else (old.address, between.address)
+            begun[name] = Slow(old, new, pool.submit(timed, *addresses))
+        old, new = brokers("full")
         for broker in (old, new):
             broker.create("queue", "aa", arguments={"qpid.max_count": 5})
             broker.create("queue", "bb")
-        message = bytes(proton.Message(body="x").encode())
-        send(old.address, "aa", [message] * 3)
-        send(old.address, "bb", [message] * 20)
-        send(new.address, "aa", [message] * 5)
-        found = drain(old.address, new.address, "--spread", "0", "--deadline", "100")
-        assert found.status == 1, str(found)
-        assert (came(new.address, "bb"), came(old.address, "aa")) == (20, 3)
-        assert "stays: queue aa, the rest of it: the target gives no credit" in found.out
+        small = bytes(proton.Message(body="x").encode())
+        send(old.address, "aa", [small] * 3)
+        send(old.address, "bb", [small] * 20)
+        send(new.address, "aa", [small] * 5)
+        begun["full"] = Slow(old, new, pool.submit(timed, old.address, new.address, "--deadline", "100"))
+        yield begun
+
+
+def test_a_queue_that_is_full_at_the_target_stays_and_the_others_move_with_a_deadline_too(slow_drains: dict[str, Slow]) -> None:
+    """Breaks when a drain with a deadline waits for room in the first queue until its time is over."""
+    full = slow_drains["full"]
+    found, _ = full.end.result()
+    assert found.status == 1, str(found)
+    assert (came(full.new.address, "bb"), came(full.old.address, "aa")) == (20, 3)
+    assert "stays: queue aa, the rest of it: the target gives no credit" in found.out
 
 
 def test_a_store_whose_broker_does_not_run_is_drained_marked_and_deleted_when_that_is_asked_for(tmp_path: Path) -> None:
@@ -407,20 +453,14 @@ def test_a_queue_that_is_deleted_at_the_target_is_made_again_for_the_rest(tmp_pa
         assert new.queue("ranked")["messages"] == MESSAGES
 
 
-@pytest.mark.parametrize("slow", ["source", "target"])
-def test_a_message_that_takes_long_on_the_wire_moves(tmp_path: Path, slow: str) -> None:
+@pytest.mark.parametrize("name", ["source", "target"])
+def test_a_message_that_takes_long_on_the_wire_moves(slow_drains: dict[str, Slow], name: str) -> None:
     """Breaks when a drain counts whole messages only, and gives a queue up although bytes arrive or leave."""
-    with standalone(tmp_path / "old") as old, standalone(tmp_path / "new") as new:
-        old.create("queue", "q")
-        data = bytes(proton.Message(body="x" * (26 * MIB), durable=True).encode())
-        assert send(old.address, "q", [data]) == 1
-        with tcp_proxy((old if slow == "source" else new).address, rate=2 * MIB) as between:
-            addresses = (between.address, new.address) if slow == "source" else (old.address, between.address)
-            began_s = time.monotonic()
-            found = drain(*addresses)
-            assert time.monotonic() - began_s > PATIENCE_S
-        assert (found.status, "1 messages moved; the broker is empty" in found.out) == (0, True), str(found)
-        assert take(new.address, "q", 1) == [data]
+    slow = slow_drains[name]
+    found, took_s = slow.end.result()
+    assert took_s > PATIENCE_S
+    assert (found.status, "1 messages moved; the broker is empty" in found.out) == (0, True), str(found)
+    assert take(slow.new.address, "q", 1) == [large()]
 
 
 def test_a_drain_with_a_subscription_that_was_stopped_behind_its_release_is_completed(tmp_path: Path) -> None:
