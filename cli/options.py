@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +23,6 @@ from broker.tls_files import FILES, NO_TLS, TlsFiles
 
 if TYPE_CHECKING:
     from broker.net.credentials import Credentials
-
-try:
-    VERSION = version("understudy")
-except PackageNotFoundError:  # run from a checkout
-    VERSION = "(not installed)"
 
 DEFAULT_BROKER = urls.parse("localhost")
 NO_REPLICATION = (
@@ -156,6 +150,25 @@ def connection_options(function: Callable[..., Any], *, without: tuple[str, ...]
             function
         )
     return function
+
+
+def version_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option --version. The version is looked up only when it is asked for: that takes longer than most commands."""
+
+    def show(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+        if wanted and not context.resilient_parsing:
+            from importlib.metadata import PackageNotFoundError, version
+
+            try:
+                found = version("understudy")
+            except PackageNotFoundError:  # run from a checkout
+                found = "(not installed)"
+            click.echo(f"{name}, version {found}")
+            context.exit()
+
+    return click.option(
+        "--version", is_flag=True, expose_value=False, is_eager=True, help="Show the version and exit.", callback=show
+    )
 
 
 def ha_admin_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,13 +21,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from scramp import ScramException, ScramMechanism
-
 from broker.core import limits, sasl
 from broker.core.bearer import OAUTHBEARER, XOAUTH2, Desk
 from broker.core.identity import Certificate
 from broker.core.tokens import may_be_token
-from broker.core.users import HASHES, BadPassword, Keys, Users, derive, name_of, prepared
+from broker.core.users import HASHES, BadPassword, Keys, Users, derive, name_of, prepared, scram
 
 _NOT_READ = "cannot be read"
 _WRONG = "name or password is wrong"
@@ -140,11 +138,13 @@ class Scram:
         self._mechanism = mechanism
         self._register = register
         self._user = _LookUp(mechanism, register)
-        self._server = ScramMechanism(mechanism).make_server(self._user, s_nonce=nonce)
+        self._server = scram(mechanism).make_server(self._user, s_nonce=nonce)
         self._next: Callable[[Scram, str], sasl.Step] = Scram._first
 
     def step(self, response: bytes) -> sasl.Step:
         """Take one message."""
+        from scramp import ScramException
+
         try:
             return self._next(self, response.decode())
         except (ScramException, UnicodeDecodeError):

@@ -18,8 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
-from scramp import ScramClient, ScramException
-
 from broker.core import limits, sasl, values
 from broker.core.performatives import DECODE_ERROR, FRAMING_ERROR, NOT_ALLOWED, Refusal, code_of
 from broker.core.users import HASHES
@@ -75,6 +73,8 @@ class _Scram:
     """SCRAM (RFC 5802). `nonce` is used only in this exchange."""
 
     def __init__(self, mechanism: str, login: Login, nonce: str) -> None:
+        from scramp import ScramClient  # not before: most clients do not need it, and it takes long to load
+
         self.satisfied = False
         """Whether the server has proved that it knows the user."""
         self._client = ScramClient([mechanism], login.user or "", login.password, c_nonce=nonce)
@@ -85,6 +85,8 @@ class _Scram:
         return message.encode()
 
     def step(self, challenge: bytes) -> Step:
+        from scramp import ScramException
+
         try:
             return self._next(challenge.decode())
         except (ScramException, UnicodeDecodeError):
@@ -240,6 +242,8 @@ class ClientLayer:
             return _Saying(sasl.NOBODY.encode())
         if name == sasl.PLAIN:
             return _Saying(f"\0{login.user or ''}\0{login.password}".encode())
+        from scramp import ScramException
+
         try:
             return _Scram(name, login, self._nonce)
         except ScramException:

@@ -19,6 +19,7 @@ Source: RFC 5802 (keys), RFC 7677 (SHA-256), RFC 5803 (the form of a verifier).
 from __future__ import annotations
 
 import binascii
+import functools
 import hashlib
 import hmac
 import re
@@ -26,12 +27,12 @@ from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
-
-from scramp import ScramException, ScramMechanism
-from scramp.core import saslprep
+from typing import TYPE_CHECKING, TypeVar
 
 from broker.core import limits
+
+if TYPE_CHECKING:
+    from scramp import ScramMechanism
 
 SHA_256, SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 HASHES = {SHA_512: "sha512", SHA_256: "sha256"}
@@ -44,7 +45,14 @@ _Counted = TypeVar("_Counted")
 _NAME = re.compile(r"[^\s@,=#][^\s@,=]*")
 _ASCII_NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 _VERIFIER = re.compile(r"(SCRAM-SHA-[0-9]+)\$([0-9]{1,9}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)")
-_SCRAM = {mechanism: ScramMechanism(mechanism) for mechanism in HASHES}
+
+
+@functools.cache
+def scram(mechanism: str) -> ScramMechanism:
+    """What calculates for this mechanism."""
+    from scramp import ScramMechanism  # not before: most commands do not need it, and it takes long to load
+
+    return ScramMechanism(mechanism)
 
 
 class BadUsers(ValueError):
@@ -75,6 +83,9 @@ KeysOf = Mapping[str, Keys]
 
 def prepared(text: str, what: str) -> str:
     """A name or password in the form for comparisons (SASLprep, RFC 4013). BadPassword when it is not allowed."""
+    from scramp import ScramException
+    from scramp.core import saslprep
+
     try:
         found: str = saslprep(text)
     except ScramException:
@@ -98,7 +109,7 @@ def name_of(text: str) -> str:
 
 def derive(mechanism: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> Keys:
     """Derive the keys of a password. This takes milliseconds, in proportion to `iterations`; other threads run meanwhile."""
-    _, stored, server, _ = _SCRAM[mechanism].make_auth_info(password, iterations, salt)
+    _, stored, server, _ = scram(mechanism).make_auth_info(password, iterations, salt)
     return Keys(salt, iterations, stored, server)
 
 
@@ -186,6 +197,8 @@ class Users:
     def __init__(self, by_name: Mapping[str, KeysOf], secret: bytes) -> None:
         self._by_name = by_name
         self._secret = secret
+        for mechanism in HASHES:
+            scram(mechanism)  # now, so that no login waits until it is loaded
         counts = {mechanism: Counter[int]() for mechanism in HASHES}
         for keys in by_name.values():
             for mechanism, each in keys.items():

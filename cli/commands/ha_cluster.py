@@ -52,7 +52,7 @@ class AnyOrder(click.Group):
 
 
 @click.group(cls=AnyOrder, context_settings=options.CONTEXT)
-@click.version_option(options.VERSION, prog_name=NAME)
+@options.version_option(NAME)
 def command() -> None:
     """Show the state of a cluster of brokers, and change its primary and its members."""
 

@@ -133,7 +133,7 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
 @_flags
 @options.ha_admin_option
 @options.connection_options
-@click.version_option(options.VERSION, prog_name=NAME)
+@options.version_option(NAME)
 def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> None:
     """List, create and delete queues, exchanges, bindings and policies.
 

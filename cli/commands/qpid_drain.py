@@ -75,7 +75,7 @@ MOST_END_BYTES = 4096
 )
 @click.option("--rate", type=FloatRange(1), metavar="N", help="Maximum messages per second.")
 @partial(options.connection_options, without=("broker",))
-@click.version_option(options.VERSION, prog_name=NAME)
+@options.version_option(NAME)
 def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...], form: str, **given: Any) -> None:
     """Empty a broker before it is removed: move all its queues to another broker, and verify that nothing is left.
 

@@ -66,7 +66,7 @@ def _change(file: Path, edit: Callable[[str], str]) -> None:
 
 
 @click.group(context_settings=options.CONTEXT)
-@click.version_option(options.VERSION, prog_name=NAME)
+@options.version_option(NAME)
 def command() -> None:
     """Edit the users' file of a broker (qpidd --users FILE)."""
 

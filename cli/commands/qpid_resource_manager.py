@@ -20,7 +20,7 @@ import click
 from broker.net import reactor as monotonic
 from broker.options import CONFIG
 from cli import endings
-from cli.options import VERSION
+from cli.options import version_option
 
 if TYPE_CHECKING:
     from broker.log_levels import LogLevels
@@ -52,7 +52,7 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @_with_options
-@click.version_option(VERSION, prog_name=NAME)
+@version_option(NAME)
 def command(**options: Any) -> None:
     """Watch the brokers of a cluster. When there is no primary, ask the best backup to become it.
 

@@ -70,7 +70,7 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
 @_flags
 @options.ha_admin_option
 @partial(options.connection_options, without=("broker", "timeout"))
-@click.version_option(options.VERSION, prog_name=NAME)
+@options.version_option(NAME)
 def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> None:
     """Manage routes, which fetch messages from other brokers.
 

@@ -90,7 +90,7 @@ def _interface(ctx: click.Context, param: click.Parameter, value: str) -> str:
 @_file("--api-token-file", "token_file", help="File with the bearer token. [default: the pod's own]")
 @_file("--api-ca-file", "ca_file", help="CA certificates of the API server. [default: the pod's own]")
 @partial(options.connection_options, without=("broker",))
-@click.version_option(options.VERSION, prog_name=NAME)
+@options.version_option(NAME)
 def command(form: str, **given: Any) -> None:
     """Drain the stores of brokers that are no longer wanted: with N wanted brokers, the stores numbered N and above.
 

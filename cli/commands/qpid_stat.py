@@ -157,7 +157,7 @@ def _kind_options(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @options.ha_admin_option
 @options.connection_options
-@click.version_option(options.VERSION, prog_name=NAME)
+@options.version_option(NAME)
 def command(
     kinds: tuple[str, ...],
     queue: str | None,

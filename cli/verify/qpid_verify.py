@@ -162,7 +162,7 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @_with_options
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 @click.option("--json", "form", flag_value="json", help="Same as --format json.")
-@click.version_option(options.VERSION, prog_name=NAME)
+@options.version_option(NAME)
 def command(form: str, **options: Any) -> None:
     """Send numbered messages through a cluster, receive them, and report lost, repeated and changed ones.
 

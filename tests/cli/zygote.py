@@ -45,6 +45,7 @@ LOADED = (
     ),
     # What these import only when they have something to do, and the responders that tests let them talk to.
     *("broker.client", "cli.drain.orphan", "ha.service", "resource_manager.service", "resource_manager.witness"),
+    "scramp.core",
     "tests.broker.management_peer",
 )
 MOST_BYTES = 1 << 20
