@@ -267,11 +267,20 @@ class BrokerProcess:
         """The text that it has written to stderr."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
-    def has_joined(self) -> bool:
-        """Whether it has logged, since its last start, that it is ready or active: cheaper than a request."""
+    def _said(self, *texts: bytes) -> bool:
+        """Whether it has logged one of these since its last start. To look is cheaper than a request."""
         with self.log_file.open("rb") as log:
             log.seek(self._logged_before)
-            return b" ready in epoch " in (said := log.read()) or b" active in epoch " in said
+            said = log.read()
+        return any(text in said for text in texts)
+
+    def listens(self) -> bool:
+        """Whether it has logged, since its last start, that it listens: it has replayed its logs, and answers."""
+        return self._said(b"Listening on TCP", b"Listening for SSL connections on TCP")
+
+    def has_joined(self) -> bool:
+        """Whether it has logged, since its last start, that it is ready or active."""
+        return self._said(b" ready in epoch ", b" active in epoch ")
 
     def queue(self, name: str) -> dict[str, Any]:
         """The attributes of a queue on this broker."""
@@ -323,7 +332,7 @@ class Cluster:
         for broker in self.brokers:
             broker.start()
         for broker in self.brokers:
-            broker.wait_for("joining", "catchup", "ready", "active")
+            eventually(broker.listens, bool, f"{broker.address} listening")
 
     def promote(self, broker: BrokerProcess, timeout_s: float = START_S) -> dict[str, Any]:
         """Ask until this broker is the primary."""
@@ -391,7 +400,7 @@ def cluster(
         if promote:
             brokers.promote(brokers.brokers[0])
             for backup in brokers.brokers[1:]:
-                backup.wait_for("ready")
+                eventually(backup.has_joined, bool, f"{backup.address} being ready")
         yield brokers
         for broker in brokers.brokers:
             broker.check_log()

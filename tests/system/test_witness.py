@@ -91,6 +91,9 @@ class WitnessingDaemon(BrokerProcess):
         words = ["--brokers", self.brokers_url, "--name", "third", "--witness", self.address, "--witness-dir", str(self.store)]
         self.process = spawn(self.log_file, "qpid-resource-manager", *words)
 
+    def listens(self) -> bool:
+        return bool(self.state())
+
 
 def test_a_daemon_that_is_the_witness_gives_the_vote_that_one_broker_lacks(tmp_path: Path) -> None:
     """Breaks when the daemon promotes and does not vote, or the other way round; when the primary needs the daemon; when the
