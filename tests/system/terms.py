@@ -8,15 +8,15 @@ Life of a test of faults: `cluster`, `resource_manager`, `traffic`; the fault, `
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from proton import ProtonException
 
 from cli.verify.run import Run, Workload
 from tests.cli.running import Forked
-from tests.system.harness import START_S, BrokerProcess, Cluster, Refused, ask, eventually, spawn
+from tests.system.harness import START_S, Asker, BrokerProcess, Cluster, Refused, ask, eventually, spawn
 from tests.system.traffic import accounted
 
 DETECTION_S = 1.0
@@ -63,9 +63,9 @@ def traffic(
     brokers: Cluster,
     *,
     queue: str = "jobs",
-    rate: float = 2000,
-    before: int = 1000,
-    after: int = 1000,
+    rate: float = 1000,
+    before: int = 300,
+    after: int = 300,
     heartbeat_s: float = 5,
     size: int = 100,
     once: bool = False,
@@ -90,19 +90,33 @@ def go_on(run: Run, count: int = 300) -> None:
     run.wait_for(accepted=run.accepted + count)
 
 
-def active(brokers: Cluster, *, but: BrokerProcess | None = None) -> BrokerProcess | None:
-    """The broker that says soon that it is active, perhaps none; `but` is not asked."""
+@contextmanager
+def states(brokers: Cluster, timeout_s: float = 10.0) -> Iterator[Callable[[BrokerProcess], str]]:
+    """Asks brokers for their states again and again, each over one connection as long as it holds."""
+    with ExitStack() as stack:
+        askers = {each: stack.enter_context(closing(Asker(each.address, timeout_s))) for each in brokers.brokers}
+        yield lambda broker: str(askers[broker].ask("QUERY", "ha", "", {})["items"][0]["status"])
+
+
+def _active(brokers: Cluster, state: Callable[[BrokerProcess], str], but: BrokerProcess | None) -> BrokerProcess | None:
     for broker in brokers.brokers:
         if broker is not but and broker.running:
             with suppress(ProtonException, OSError, Refused):
-                if ask(broker.address, "QUERY", "ha", timeout_s=2)["items"][0]["status"] == "active":
+                if state(broker) == "active":
                     return broker
     return None
 
 
+def active(brokers: Cluster, *, but: BrokerProcess | None = None) -> BrokerProcess | None:
+    """The broker that says soon that it is active, perhaps none; `but` is not asked."""
+    with states(brokers, timeout_s=2) as state:
+        return _active(brokers, state, but)
+
+
 def new_primary(brokers: Cluster, was: BrokerProcess) -> BrokerProcess:
     """Wait until a broker other than that one is active."""
-    found = eventually(lambda: active(brokers, but=was), lambda broker: broker is not None, f"another primary than {was.address}")
+    with states(brokers, timeout_s=2) as state:
+        found = eventually(lambda: _active(brokers, state, was), bool, f"another primary than {was.address}")
     assert found is not None
     return found
 
@@ -110,13 +124,14 @@ def new_primary(brokers: Cluster, was: BrokerProcess) -> BrokerProcess:
 def healthy(brokers: Cluster, timeout_s: float = START_S) -> BrokerProcess:
     """Wait until one broker is active and the others are ready; the primary."""
     wanted = ["active"] + ["ready"] * (len(brokers.brokers) - 1)
-    states = eventually(
-        lambda: [broker.state() for broker in brokers.brokers],
-        lambda found: sorted(found) == wanted,
-        "a healthy cluster",
-        timeout_s,
-    )
-    return brokers.brokers[states.index("active")]
+    with states(brokers) as state:
+        found = eventually(
+            lambda: [state(broker) for broker in brokers.brokers],
+            lambda found: sorted(found) == wanted,
+            "a healthy cluster",
+            timeout_s,
+        )
+    return brokers.brokers[found.index("active")]
 
 
 def terms(broker: BrokerProcess) -> list[tuple[int, str]]:

@@ -41,7 +41,7 @@ def test_an_etcd_that_hangs_deposes_nobody_and_delays_a_failover_by_the_patience
                 proxy.becomes("hang")
                 for daemon in (one, two):
                     eventually(daemon.log, lambda log: "the arbiter etcd cannot be reached" in log, "the fault in the log")
-                run.wait_for(accepted=run.accepted + 6000)  # longer than the patience
+                run.wait_for(accepted=run.accepted + 3000)  # three seconds at this rate: longer than the patience
                 assert [primary for _, primary in terms(first)] == [first.address], "the healthy primary is not touched"
                 first.kill()
                 second = new_primary(brokers, first)

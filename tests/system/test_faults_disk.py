@@ -47,7 +47,7 @@ def test_a_primary_whose_disk_fails_to_sync_stops_with_one_line_and_another_take
         resource_manager(tmp_path, brokers),
     ):
         first = brokers.brokers[0]
-        with traffic(brokers, before=300, after=300, size=SIZE) as run:
+        with traffic(brokers, rate=2000, size=SIZE) as run:
             pool.fill()
             eventually(lambda: first.running, lambda running: not running, "the broker stopping")
             new_primary(brokers, first)
@@ -73,7 +73,7 @@ def test_a_primary_whose_disk_is_full_lets_producers_wait_and_goes_on_when_there
     ):
         first = brokers.brokers[0]
         epoch = first.status()["epoch"]
-        with traffic(brokers, before=300, after=300, size=SIZE) as run:
+        with traffic(brokers, rate=2000, size=SIZE) as run:
             refuses = re.compile(f"{FULL.pattern}|{LOW.pattern}")
             eventually(first.log, lambda log: refuses.search(log) is not None, "the broker saying that its disk is full")
             eventually(lambda: run.reaches(accepted=run.accepted + 1, timeout_s=1), lambda more: not more, "producers waiting")
@@ -119,7 +119,7 @@ def test_a_backup_whose_disk_is_full_holds_nobody_up_and_catches_up_when_there_i
         resource_manager(tmp_path, brokers),
     ):
         first, second, _ = brokers.brokers
-        with traffic(brokers, before=300, after=300, size=SIZE) as run:
+        with traffic(brokers, rate=2000, size=SIZE) as run:
             eventually(second.log, lambda log: FULL.search(log) is not None, "the backup saying that its disk is full")
             go_on(run, 1000)
             told, held = acknowledged(first, second), acknowledged(second, second)
@@ -161,7 +161,7 @@ def test_backups_with_full_disks_give_their_votes_when_the_primary_dies_and_go_o
             lambda: [each.status()["blank"] for each in backups], lambda blank: not any(blank), "the backups having joined"
         )
         epoch = first.status()["epoch"]
-        with traffic(brokers, before=300, after=300, size=SIZE) as run:
+        with traffic(brokers, rate=2000, size=SIZE) as run:
             for backup in backups:
                 eventually(backup.log, lambda log: FULL.search(log) is not None, "the backup saying that its disk is full")
             for small in (one, two):

@@ -28,7 +28,7 @@ def three(folder: Path) -> Iterator[tuple[Cluster, list[Disk], Run]]:
             mounted.enter_context(disk(folder / f"broker{number}" / "store", folder / f"disk{number}.img")) for number in range(3)
         ]
         with cluster(folder, 3, "--ha-replicate", "all") as brokers, resource_manager(folder, brokers):
-            with traffic(brokers, before=300, after=300, heartbeat_s=1) as run:
+            with traffic(brokers, rate=2000, heartbeat_s=1) as run:
                 yield brokers, disks, run
                 healthy(brokers)
             check_one_primary_an_epoch(brokers)

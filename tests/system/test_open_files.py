@@ -50,7 +50,7 @@ def test_connections_without_end_leave_the_disk_and_the_other_brokers_their_file
     options = ["--ha-replicate", "all", "--max-negotiate-time", "2000"]
     with (
         cluster(tmp_path, 3, *options, make=Confined) as brokers,
-        traffic(brokers, before=100, after=100, size=size) as run,
+        traffic(brokers, rate=2000, before=100, after=100, size=size) as run,
     ):
         first = brokers.primary()
         epoch, segment_messages = first.status()["epoch"], (16 << 20) // size
