@@ -27,7 +27,9 @@ def go_down(brokers: Cluster, run: Run) -> dict[str, BrokerProcess]:
     newest = healthy(brokers)
     oldest, middle = (broker for broker in brokers.brokers if broker is not newest)
     oldest.kill()
+    ended = newest.status()["lastIndex"]
     go_on(run, 100)
+    newest.wait_until("commitIndex", lambda index: index > ended, "accepting what the oldest cannot have")
     middle.kill()
     run.pause(ALONE_S)
     newest.kill()
