@@ -23,7 +23,7 @@ from ha.core.versions import Versions
 from tests.system.harness import BrokerProcess, Cluster, Refused, ask, cluster, eventually, standalone
 from tests.system.wire import Peer
 
-COUNT = 200
+COUNT = 50
 _INCOMING_LOST = re.compile(r"connection from \S+ ended: amqp:resource-limit-exceeded: local-idle-timeout expired")
 
 
