@@ -16,7 +16,7 @@ import click
 from broker.core.urls import BadUrl
 from broker.net import reactor as monotonic
 from broker.options import SettingsError
-from cli.output import end_unwritten, open_streams
+from cli.output import end_unwritten, note, open_streams
 
 DONE, REFUSED, USAGE, UNREACHABLE, UNFINISHED, INTERRUPTED = 0, 1, 2, 3, 75, 130
 
@@ -99,4 +99,4 @@ def _client_error(name: str, error: Exception) -> int:
 
 def _say(name: str, text: str) -> None:
     """Print one line on stderr, even if the text has several."""
-    click.echo(f"{name}: {' '.join(text.split())}", err=True)
+    note(f"{name}: {' '.join(text.split())}")

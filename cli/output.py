@@ -3,6 +3,9 @@
 A table has a title, a line of column names, a line of `=`, and rows, indented by two; texts are left-aligned, numbers
 right-aligned. In a terminal window that is too narrow, each row becomes a block of `name: value` lines. Output to a pipe or file
 is always a table of the needed width, so that scripts can rely on it.
+
+Invariant: texts of others (names, clients' properties, brokers' errors) are printed through `shown`, so that none of them moves
+the cursor, changes the terminal or begins a line. JSON needs no `shown`: its strings have escapes.
 """
 
 from __future__ import annotations
@@ -37,6 +40,15 @@ class Column:
 def text(value: Any) -> str:
     """A text; nothing for None."""
     return "" if value is None else str(value)
+
+
+def shown(text: str) -> str:
+    """The text with an escape for each character that is not printable: control characters (\\x1b, \\n), line separators, and
+    characters that change the direction of writing (\\u202e).
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def flag(value: Any) -> str:
@@ -74,11 +86,12 @@ def counting(heading: str, field: str) -> Column:
 
 def table(title: str, columns: Sequence[Column], items: Iterable[dict[str, Any]], width: int | None = None) -> str:
     """The items as a table; as blocks if the table is wider than `width` characters."""
-    rows = [[column.write(item.get(column.field)) for column in columns] for item in items]
-    widths = [max(len(column.heading), *(len(row[i]) for row in rows), 0) for i, column in enumerate(columns)]
+    headings = [shown(column.heading) for column in columns]
+    rows = [[shown(column.write(item.get(column.field))) for column in columns] for item in items]
+    widths = [max(len(heading), *(len(row[i]) for row in rows), 0) for i, heading in enumerate(headings)]
     total = sum(widths) + 2 * len(columns)
     if width is not None and total > width:
-        return _blocks(title, [column.heading for column in columns], rows)
+        return _blocks(title, headings, rows)
 
     def line(cells: Sequence[str], is_row: bool) -> str:
         padded = [
@@ -88,7 +101,7 @@ def table(title: str, columns: Sequence[Column], items: Iterable[dict[str, Any]]
         return ("  " + "  ".join(padded)).rstrip()
 
     lines = [title] if title else []
-    lines += [line([column.heading for column in columns], False), "  " + "=" * (total - 2)]
+    lines += [line(headings, False), "  " + "=" * (total - 2)]
     return "\n".join(lines + [line(row, True) for row in rows])
 
 
@@ -104,7 +117,7 @@ def figures(rows: Sequence[tuple[str, str]], width: int | None) -> str:
     """Names and values. A value that does not fit beside its name in `width` characters is below it; words are not split."""
     longest = max(len(name) for name, _ in rows)
     lines: list[str] = []
-    for name, value in rows:
+    for name, value in ((name, shown(value)) for name, value in rows):
         beside = f"  {name:{longest}}  {value}"
         fits = width is None or len(beside) <= width
         lines += [beside] if fits else [f"  {name}", filled(value, width or 0, " " * 4, " " * 4)]
@@ -143,7 +156,7 @@ def end_unwritten(name: str, error: OSError) -> NoReturn:
     if error.filename is not None or error.errno not in _NOT_WRITTEN:
         raise error
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter writes the rest at its end
-    click.echo(f"{name}: the output could not be written: {os.strerror(error.errno or 0)}", err=True)
+    note(f"{name}: the output could not be written: {os.strerror(error.errno or 0)}")
     sys.exit(1)
 
 
@@ -157,11 +170,16 @@ def show_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, default=str))
 
 
+def say(text: str) -> None:
+    """Print one line."""
+    click.echo(shown(text))
+
+
 def note(text: str) -> None:
     """Print one line on stderr, so that no reader of the output takes it for a part of that."""
-    click.echo(text, err=True)
+    click.echo(shown(text), err=True)
 
 
 def warn(text: str) -> None:
     """Print one line on stderr about an action that was done, but is perhaps not what the user meant."""
-    click.echo(f"warning: {text}", err=True)
+    note(f"warning: {text}")

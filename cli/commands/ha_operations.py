@@ -17,7 +17,7 @@ from broker.core.urls import Address
 from cli import endings, options
 from cli.commands.ha_cluster import address_of, ask, ha_command, hand_over, has_stopped, is_called, primary_of, views_of
 from cli.options import Target
-from cli.output import Column, show_json, show_table, text
+from cli.output import Column, say, show_json, show_table, text
 from cli.ranges import FloatRange
 
 _LOOK_S = 0.1
@@ -66,12 +66,12 @@ def _draw(views: list[dict[str, Any]], form: str) -> None:
     show_table("Members:", columns, rows)
     settings = _settings_of(views)
     if "pause" in settings:
-        click.echo(f"Paused since {settings['pause'].get('since')}: qpid-ha resume ends that")
+        say(f"Paused since {settings['pause'].get('since')}: qpid-ha resume ends that")
     for view in views:
         if view.get("stopped"):
-            click.echo(f"{view['broker']} {has_stopped(view)}")
+            say(f"{view['broker']} {has_stopped(view)}")
     if stale:
-        click.echo(f"STALE: {stale}")
+        say(f"STALE: {stale}")
 
 
 def staleness(views: list[dict[str, Any]]) -> str:
@@ -153,7 +153,7 @@ def failover(candidate: str | None, form: str, **given: Any) -> None:
     if form == "json":
         show_json({"broker": name} | answer)
     else:
-        click.echo(f"{name} is active in epoch {answer.get('epoch', '?')}")
+        say(f"{name} is active in epoch {answer.get('epoch', '?')}")
 
 
 @ha_command("stop")
@@ -207,7 +207,7 @@ def rolling_restart(how: str | None, wait: float, form: str, **given: Any) -> No
             await _restart(target.at(everyone[name]), reactor, how, wait)
             restarted.append(name)
             if form == "text":
-                click.echo(f"{name} restarted")
+                say(f"{name} restarted")
         await _all_level(at, reactor, wait)
 
     endings.run(restart)

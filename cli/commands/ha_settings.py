@@ -13,7 +13,7 @@ import click
 from broker.core import urls
 from cli import endings, options
 from cli.commands.ha_cluster import ask, ha_command, primary_of, view_of
-from cli.output import show_json
+from cli.output import say, show_json
 from ha.core.cluster_settings import MAX_PRIORITY
 
 _PACEMAKER = "pacemaker"
@@ -53,7 +53,7 @@ def authority(kind: str | None, force: bool, form: str, **given: Any) -> None:
     if form == "json":
         show_json({"kind": found})
     else:
-        click.echo(found)
+        say(found)
 
 
 def _check_kind(kind: str) -> None:

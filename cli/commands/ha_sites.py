@@ -17,7 +17,7 @@ from cli import endings, options
 from cli.commands.ha_cluster import address_of, ask, ha_command, primary_of, view_of, views_of
 from cli.commands.ha_members import settled, wait_for_role
 from cli.options import Target
-from cli.output import show_json
+from cli.output import say, show_json
 from cli.ranges import FloatRange
 
 SAFE_VOTERS = 3
@@ -57,7 +57,7 @@ def switch_site(site: str, force: bool, wait: float, form: str, **given: Any) ->
     if form == "json":
         show_json({"site": site, "primary": primary})
     else:
-        click.echo(f"{primary} of site {site} is the primary; the other sites follow")
+        say(f"{primary} of site {site} is the primary; the other sites follow")
 
 
 @ha_command("takeover")
@@ -81,8 +81,8 @@ def takeover(force: bool, form: str, **given: Any) -> None:
     if form == "json":
         show_json({"broker": broker} | answer)
     else:
-        click.echo(f"{broker} is active in epoch {answer.get('epoch', '?')} of the new cluster {told.get('cluster', '?')}")
-        click.echo(f"begun {told.get('begun', '')}")
+        say(f"{broker} is active in epoch {answer.get('epoch', '?')} of the new cluster {told.get('cluster', '?')}")
+        say(f"begun {told.get('begun', '')}")
 
 
 def _roles(view: dict[str, Any]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import click
 
 from cli import endings, options
 from cli.commands.ha_cluster import ha_command, view_of
-from cli.output import Column, flag, show_json, show_table, text
+from cli.output import Column, flag, say, show_json, show_table, text
 
 _OF_A_BROKER = ("brokerId", "clusterId", "epoch", "lastEpoch", "lastIndex", "commitIndex")
 _ORDER = ("cluster", "local")
@@ -51,7 +51,7 @@ def _show_one(found: dict[str, Any], form: str) -> None:
     for field, value in found.items():
         if field == "logs":
             continue
-        click.echo(f"{field + ':':<20} {text(value)}".rstrip())
+        say(f"{field + ':':<20} {text(value)}".rstrip())
     if logs:
         fields = [field for field in logs[0] if field != "damage"]
         show_table(
@@ -59,7 +59,7 @@ def _show_one(found: dict[str, Any], form: str) -> None:
         )
     for log in logs:
         for line in log["damage"]:
-            click.echo(f"Damage:              {log['name']} log: {line}")
+            say(f"Damage:              {log['name']} log: {line}")
 
 
 def _show_several(stores: list[dict[str, Any]], form: str) -> None:
@@ -92,13 +92,13 @@ def _show_several(stores: list[dict[str, Any]], form: str) -> None:
     show_table("Stores:", columns, rows)
     clusters = {store["cluster_id"] for store in stores if store.get("cluster_id")}
     if len(clusters) > 1:
-        click.echo(f"These stores are of {len(clusters)} clusters: only those of one can be compared")
+        say(f"These stores are of {len(clusters)} clusters: only those of one can be compared")
     for store in stores:
         if store.get("error"):
-            click.echo(f"Damage:              {store['data_dir']}: {store['error']}")
+            say(f"Damage:              {store['data_dir']}: {store['error']}")
         for log in store["logs"]:
             for line in log["damage"]:
-                click.echo(f"Damage:              {store['data_dir']}: {log['name']} log: {line}")
+                say(f"Damage:              {store['data_dir']}: {log['name']} log: {line}")
 
 
 def _end(store: dict[str, Any]) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from broker.core.acl.rules import Acl, Decision
 from broker.core.sasl import NOBODY
 from broker.options import nearest
 from cli import endings, options
-from cli.output import Column, show_json, show_table, text, warn
+from cli.output import Column, say, show_json, show_table, shown, text, warn
 from cli.sizes import Bytes
 
 NAME = "qpid-config"
@@ -272,7 +272,7 @@ def check_acl(words: Sequence[str], form: str) -> None:
             warn(line)
         found = {"rules": len(acl.rules) + len(acl.hosts), "warnings": len(acl.warnings)}
         mode = "allowed" if acl.mode.allowed else "denied"
-        show_json(found) if form == "json" else click.echo(f"{found['rules']} rules; an action without a matching rule is {mode}")
+        show_json(found) if form == "json" else say(f"{found['rules']} rules; an action without a matching rule is {mode}")
         return
     decision = _decided(acl, *question)
     if "@" not in (user := question[0]) and user != NOBODY:
@@ -281,7 +281,7 @@ def check_acl(words: Sequence[str], form: str) -> None:
     if form == "json":
         show_json({"allowed": decision.allowed, "logged": decision.logged, "line": decision.line or None})
     else:
-        click.echo(f"{'allowed' if decision.allowed else 'denied'}: {why}")
+        say(f"{'allowed' if decision.allowed else 'denied'}: {why}")
     if not decision.allowed:
         sys.exit(endings.REFUSED)
 
@@ -562,7 +562,7 @@ def _show_overview(counts: dict[str, Any], options: dict[str, Any]) -> None:
     for label, number in lines:
         if label == "Total Queues":
             click.echo()
-        click.echo(f"{label:>15}: {number}")
+        say(f"{label:>15}: {number}")
 
 
 def _attributes(item: dict[str, Any]) -> str:
@@ -580,7 +580,7 @@ def _attributes(item: dict[str, Any]) -> str:
 def _show_exchanges(items: list[dict[str, Any]], options: dict[str, Any]) -> None:
     if options["recursive"]:
         for item in items:
-            click.echo(f"Exchange '{item['name']}' ({item['exchangeType']})")
+            say(f"Exchange '{item['name']}' ({item['exchangeType']})")
             _show_bindings(item["boundQueues"], "queue")
         return
     _show_list(("Type", "Exchange Name"), [(item["exchangeType"], item["name"], _attributes(item)) for item in items])
@@ -589,7 +589,7 @@ def _show_exchanges(items: list[dict[str, Any]], options: dict[str, Any]) -> Non
 def _show_queues(items: list[dict[str, Any]], options: dict[str, Any]) -> None:
     if options["recursive"]:
         for item in items:
-            click.echo(f"Queue '{item['name']}'")
+            say(f"Queue '{item['name']}'")
             _show_bindings(item["boundTo"], "exchange")
         return
     _show_list(("Queue Name",), [(item["name"], _attributes(item)) for item in items])
@@ -599,25 +599,26 @@ def _show_bindings(bindings: list[dict[str, Any]], other: str) -> None:
     for binding in bindings:
         arguments = f" {binding['arguments']}" if binding.get("arguments") else ""
         name = binding[other] or "''"
-        click.echo(f"    bind [{binding['key']}] => {name}{arguments}")
+        say(f"    bind [{binding['key']}] => {name}{arguments}")
 
 
 def _show_list(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     """Print names and attributes in columns."""
     headings = (*headings, "Attributes")
+    rows = [tuple(map(shown, row)) for row in rows]
     widths = [max(len(row[i]) for row in [headings, *rows]) for i in range(len(headings) - 1)]
     lines = [
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in [headings, *rows]
     ]
-    click.echo(lines[0])
+    say(lines[0])
     click.echo("=" * max(65, *map(len, lines)))
     for line in lines[1:]:
-        click.echo(line.rstrip())
+        say(line.rstrip())
 
 
 def _show_bulk(done: str) -> Callable[[Any, dict[str, Any]], None]:
     def show(total: dict[str, Any], options: dict[str, Any]) -> None:
-        click.echo(f"{total['count']} messages were {done}")
+        say(f"{total['count']} messages were {done}")
         if total["left"]:
             warn(f"{total['left']} were left: consumers hold them, or no queue here takes them")
 
@@ -626,7 +627,7 @@ def _show_bulk(done: str) -> Callable[[Any, dict[str, Any]], None]:
 
 def _show_acl(item: dict[str, Any], options: dict[str, Any]) -> None:
     rest = "allowed" if item["mode"] == "allow" else "denied"
-    click.echo(f"{item['rules']} rules of {item['file']} are in force, the rest is {rest}; checksum {item['checksum']}")
+    say(f"{item['rules']} rules of {item['file']} are in force, the rest is {rest}; checksum {item['checksum']}")
     if item["unused"]:
         warn(f"{item['unused']} of them are never used: qpid-config acl-check {item['file']} names them")
 
@@ -653,7 +654,7 @@ _SHOW: dict[Any, Callable[[Any, dict[str, Any]], None]] = {
     exchanges: _show_exchanges,
     queues: _show_queues,
     listing: _show_listing,
-    log: lambda item, options: click.echo(item.get("level", "")),
+    log: lambda item, options: say(item.get("level", "")),
     purge: _show_bulk("purged"),
     move: _show_bulk("moved"),
     reroute: _show_bulk("rerouted"),

@@ -23,7 +23,7 @@ from broker.options import nearest
 from cli import endings, options
 from cli.drain.drain import Drain, Result
 from cli.drain.sides import Clock, OutOfTime, Side
-from cli.output import count, show_json
+from cli.output import count, note, say, show_json, shown
 from cli.ranges import FloatRange
 
 NAME = "qpid-drain"
@@ -210,9 +210,9 @@ def _cancel(leaving: options.Target, store: Path | None, named: tuple[str, ...],
         click.echo(json.dumps({"event": "end", "drain": found.drain, "moved": found.moved, "back": found.back}))
     elif found.drain:
         moved = "those that have moved" if found.moved is None else found.moved
-        click.echo(f"the broker serves again, with {found.back} messages; {moved} stay at the target")
+        say(f"the broker serves again, with {found.back} messages; {moved} stay at the target")
     else:
-        click.echo(f"the broker does not leave; it has {found.back} messages")
+        say(f"the broker does not leave; it has {found.back} messages")
 
 
 def _recorded(leaving: options.Target, addresses: list[str], sizes: list[int]) -> list[options.Target]:
@@ -274,7 +274,7 @@ def _has_deleted_rest(store: Path, form: str, end_file: Path | None) -> bool:
     if mark is None:
         return False
     told = json.dumps({"event": "deleted", "rest": str(store)})
-    click.echo(told if form == "json" else f"deleted: the rest of the released store in {store}")
+    say(told if form == "json" else f"deleted: the rest of the released store in {store}")
     _show_result(Result(drain=str(mark["drain"]), empty=True, queues=list(mark["queues"])), form, end_file)
     return True
 
@@ -289,10 +289,12 @@ def _teller(form: str) -> Any:
             done, left = int(facts["moved"]), int(facts["left"])
             filled = 30 * done // max(1, done + left)
             line = f"[{'#' * filled}{'.' * (30 - filled)}] {count(done)} moved, {count(left)} left, {facts['queue']}"
-            click.echo(f"\r{line[:78]:78}", nl=False, err=True)
+            click.echo(f"\r{shown(line)[:78]:78}", nl=False, err=True)
         elif event != "moving":
             told = ", ".join(f"{name} {', '.join(fact) if isinstance(fact, list) else fact}" for name, fact in facts.items())
-            click.echo(("\n" if bar and event == "empty" else "") + f"{event}: {told}")
+            if bar and event == "empty":
+                click.echo()
+            say(f"{event}: {told}")
 
     return tell
 
@@ -308,11 +310,11 @@ def _status(target: options.Target, form: str) -> None:
     if form == "json":
         show_json(item)
     elif not item["leaving"]:
-        click.echo(f"it does not leave; {item['messages']} messages, {item['clients']} clients")
+        say(f"it does not leave; {item['messages']} messages, {item['clients']} clients")
     else:
         state = "released" if item["released"] else "empty" if item["empty"] else "leaving"
         left = f"{item['messages']} messages ({item['bytes']} bytes), {item['unsettled']} unsettled, {item['clients']} clients"
-        click.echo(f"{state} since {item['since'] or '?'}, to {', '.join(item['to'])}; left: {left}")
+        say(f"{state} since {item['since'] or '?'}, to {', '.join(item['to'])}; left: {left}")
 
 
 def _show_plan(plan: Any, form: str) -> None:
@@ -325,13 +327,13 @@ def _show_plan(plan: Any, form: str) -> None:
         show_json({"creates": creates, "problems": told(plan.problems), "stays": told(plan.stays), "goes": dict(plan.goes)})
     else:
         for type, name, body in plan.creates:
-            click.echo(f"to be made: {type} {name or ' '.join(str(body[field]) for field in ('exchange', 'queue', 'key'))}")
+            say(f"to be made: {type} {name or ' '.join(str(body[field]) for field in ('exchange', 'queue', 'key'))}")
         for name, where in plan.goes:
-            click.echo(f"goes to {where}: queue {name}")
+            say(f"goes to {where}: queue {name}")
         for what, why in plan.problems:
-            click.echo(f"will not fit: {what}: {why}")
+            say(f"will not fit: {what}: {why}")
         for what, why in plan.stays:
-            click.echo(f"will stay: {what}: {why}")
+            say(f"will stay: {what}: {why}")
         if not (plan.problems or plan.stays):
             click.echo("all of it will fit, as far as can be told beforehand")
     if plan.problems or plan.stays:
@@ -347,9 +349,9 @@ def _show_result(result: Result, form: str, end_file: Path | None) -> None:
         click.echo(json.dumps({"event": "end"} | facts))
     else:
         for queue, sequence, why in result.refused:
-            click.echo(f"stays: queue {queue}, {f'message {sequence}' if sequence else 'the rest of it'}: {why}")
+            say(f"stays: queue {queue}, {f'message {sequence}' if sequence else 'the rest of it'}: {why}")
         end = "the broker is empty, and was released" if result.empty else f"{result.left} messages are left"
-        click.echo(f"{result.moved} messages moved; {'the time is over; ' if not result.in_time else ''}{end}")
+        say(f"{result.moved} messages moved; {'the time is over; ' if not result.in_time else ''}{end}")
     if not result.in_time:
         sys.exit(endings.UNFINISHED)
     if not result.empty:
@@ -361,7 +363,7 @@ def _in_time(run: Callable[[Any], Coroutine[Any, Any, tuple[Any, Result | None]]
     try:
         return endings.run(run)
     except OutOfTime:
-        click.echo(f"{NAME}: the time is over, and no message was moved", err=True)
+        note(f"{NAME}: the time is over, and no message was moved")
         sys.exit(endings.UNFINISHED)
 
 

@@ -16,7 +16,7 @@ from broker.options import nearest
 from cli import endings, options
 from cli.commands import ha_members, ha_operations, ha_settings, ha_sites, ha_stores
 from cli.commands.ha_cluster import NAME, REACHED, ask, command, ha_command, hand_over, has_stopped, view_of, views_of
-from cli.output import Column, show_json, show_table, text
+from cli.output import Column, note, say, show_json, show_table, text
 
 STATUSES = ("joining", "catchup", "ready", "recovering", "active", "standalone", "removed")
 
@@ -53,9 +53,9 @@ def status(expect: str | None, is_primary: bool, everyone: bool, form: str, **gi
     if form == "json":
         show_json({"status": found} | remarks)
     elif not is_primary:
-        click.echo(found)
+        say(found)
         for name, remark in remarks.items():
-            click.echo(f"{NAME}: {has_stopped(view) if name == 'stopped' else remark}", err=True)
+            note(f"{NAME}: {has_stopped(view) if name == 'stopped' else remark}")
     if expect is not None and found != expect:
         raise endings.Refused(f"the broker is {found}, not {expect}")
     if is_primary and found not in ("active", "recovering"):
@@ -69,10 +69,10 @@ def _show_all(views: list[dict[str, Any]], form: str) -> None:
         show_json([{"broker": view["broker"]} | {name: view.get(name, fields[name]) for name in fields} for view in views])
     else:
         for view in views:
-            click.echo(f"{view['broker']} {view['status'] or view['error']}")
+            say(f"{view['broker']} {view['status'] or view['error']}")
         for view in views:
             if view.get("stopped"):
-                click.echo(f"{NAME}: {view['broker']} {has_stopped(view)}", err=True)
+                note(f"{NAME}: {view['broker']} {has_stopped(view)}")
     if any("error" in view for view in views):
         raise click.exceptions.Exit(endings.UNREACHABLE)
 
@@ -98,9 +98,9 @@ def query(everyone: bool, form: str, **given: Any) -> None:
 
 def _show_view(view: dict[str, Any], named: bool) -> None:
     if named:
-        click.echo(view["broker"])
+        say(view["broker"])
     if "error" in view:
-        click.echo(f"  {view['error']}")
+        say(f"  {view['error']}")
         return
     fields = (
         ("Status", "status"),
@@ -120,15 +120,15 @@ def _show_view(view: dict[str, Any], named: bool) -> None:
     )
     for label, field in fields:
         if field in view and (field not in ("reason", "notice", "begun") or view[field]):
-            click.echo(f"{'  ' if named else ''}{label + ':':<20} {view[field]}".rstrip())
+            say(f"{'  ' if named else ''}{label + ':':<20} {view[field]}".rstrip())
     for label, told in _settings_told(dict(view.get("settings") or {})):
-        click.echo(f"{'  ' if named else ''}{label + ':':<20} {told}")
+        say(f"{'  ' if named else ''}{label + ':':<20} {told}")
     for label, field in (("Stopped", "stopped"), ("Disk", "disk")):
         if view.get(field):
-            click.echo(f"{'  ' if named else ''}{label + ':':<20} {view[field]}")
+            say(f"{'  ' if named else ''}{label + ':':<20} {view[field]}")
     for member in view.get("members") or []:
         if member.get("refused"):
-            click.echo(f"{'  ' if named else ''}{'No link:':<20} {member['refused']}")
+            say(f"{'  ' if named else ''}{'No link:':<20} {member['refused']}")
     if view.get("status") in ("active", "recovering"):
         columns = (
             Column("member", "address", text),
@@ -165,7 +165,7 @@ def _show_promoted(answer: dict[str, Any], broker: str, form: str) -> None:
         show_json({"broker": broker} | answer)
     else:
         took = f" in {float(answer['duration_ms']):.0f} ms" if "duration_ms" in answer else ""
-        click.echo(f"{broker} is {answer.get('status', 'active')} in epoch {answer.get('epoch', '?')}{took}")
+        say(f"{broker} is {answer.get('status', 'active')} in epoch {answer.get('epoch', '?')}{took}")
 
 
 @ha_command("promote")

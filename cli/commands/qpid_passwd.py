@@ -23,7 +23,7 @@ from broker.core import limits, users
 from broker.core.users import HASHES, ITERATIONS, SALT_BYTES, BadPassword
 from broker.users_file import BadUsersFile
 from cli import endings, options
-from cli.output import show_json
+from cli.output import say, show_json
 
 NAME = "qpid-passwd"
 _MAX_CHARS = 1024
@@ -109,7 +109,7 @@ def list_users(file: Path, form: str) -> None:
         show_json(names)
     else:
         for name in names:
-            click.echo(name)
+            say(name)
 
 
 @command.command()

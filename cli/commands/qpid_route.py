@@ -20,7 +20,7 @@ from broker.core import urls
 from broker.core.sasl_client import MECHANISMS
 from broker.options import SettingsError, nearest
 from cli import endings, options
-from cli.output import note, show_json
+from cli.output import note, say, show_json
 
 NAME = "qpid-route"
 LOCAL = "localhost"
@@ -287,7 +287,7 @@ def _show_change(answer: dict[str, Any], task: Task, flags: dict[str, Any]) -> N
     if answer.get("ending"):
         click.echo("the route ends as soon as its source has deleted its queue; --force does not wait for that")
     elif flags["verbose"] and answer:
-        click.echo(f"route {answer['uuid']}: {task.body['source']} {task.body['exchange']} {task.body['key']}")
+        say(f"route {answer['uuid']}: {task.body['source']} {task.body['exchange']} {task.body['key']}")
 
 
 def _show_routes(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) -> None:
@@ -295,7 +295,7 @@ def _show_routes(items: list[dict[str, Any]], task: Task, flags: dict[str, Any])
         note(f"{urls.parse(task.dest).names[0]} has no route")
     for item in items:
         key = item["key"] if item["kind"] == "exchange" else f"<queue {item['key']}>"
-        click.echo(f"{urls.parse(task.dest).names[0]} {item['host']}:{item['port']} {item['exchange']} {key}")
+        say(f"{urls.parse(task.dest).names[0]} {item['host']}:{item['port']} {item['exchange']} {key}")
 
 
 def _show_links(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) -> None:
@@ -312,20 +312,20 @@ def _show_links(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) 
     click.echo("=" * 77)
     for item in links.values():
         fields = {name: item[name] for name in ("host", "port", "transport", "state")}
-        click.echo(_LINK_LINE.format(**fields, durable="Y", error=item["lastError"]).rstrip())
+        say(_LINK_LINE.format(**fields, durable="Y", error=item["lastError"]).rstrip())
 
 
 def _show_map(found: dict[str, Any], task: Task, flags: dict[str, Any]) -> None:
     click.echo("\nFinding Linked Brokers:")
     for name, told in found["brokers"].items():
-        click.echo(f"   {name}... {told}")
+        say(f"   {name}... {told}")
     click.echo("\nDynamic Routes:\n   none found\n\nStatic Routes:")
     for item in found["routes"]:
         left, there = f"{item['broker']}(ex={item['exchange']})", f"{item['host']}:{item['port']}"
         if item["kind"] == "queue":
-            click.echo(f"   {left} <= {there}(queue={item['key']})")
+            say(f"   {left} <= {there}(queue={item['key']})")
         else:
-            click.echo(f"   {left} <= {there}(ex={item['exchange']}) key={item['key']}")
+            say(f"   {left} <= {there}(ex={item['exchange']}) key={item['key']}")
     if not found["routes"]:
         click.echo("   none found")
     click.echo()
@@ -333,7 +333,7 @@ def _show_map(found: dict[str, Any], task: Task, flags: dict[str, Any]) -> None:
 
 def _show_flushed(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) -> None:
     for item in items if flags["verbose"] else ():
-        click.echo(f"Deleting Bridge: {item['host']}:{item['port']} {item['exchange']} {item['key']}... Ok")
+        say(f"Deleting Bridge: {item['host']}:{item['port']} {item['exchange']} {item['key']}... Ok")
 
 
 def main() -> None:

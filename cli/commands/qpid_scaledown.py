@@ -20,6 +20,7 @@ import click
 
 from broker.options import SettingsError
 from cli import endings, options
+from cli.output import note, say
 from cli.ranges import FloatRange
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def _teller(form: str) -> Any:
             click.echo(json.dumps({"event": event} | facts))
         else:
             told = ", ".join(f"{name} {_text(fact)}" for name, fact in facts.items())
-            click.echo(f"{event}: {told}")
+            say(f"{event}: {told}")
 
     return tell
 
@@ -245,7 +246,7 @@ def _answer_probes(reactor: Any, port: int, interface: str, alive: Any) -> None:
         listening: Any = listen(reactor, Probes(reactor, alive, answer), port, interface, ("--probe-port", "--probe-interface"))
     except CannotListen as error:
         raise endings.Refused(str(error)) from None
-    click.echo(f"Probes on TCP port {listening.getHost().port}", err=True)
+    note(f"Probes on TCP port {listening.getHost().port}")
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import click
 from broker import settings as broker_settings
 from broker.net import reactor as monotonic
 from broker.options import CONFIG, Option, SettingsError
-from cli.output import end_unwritten, open_streams
+from cli.output import end_unwritten, note, open_streams
 from ha import settings as ha_settings
 
 
@@ -44,7 +44,7 @@ def command(**command_line: str | None) -> None:
     Every option can also be given in the file of --config, as `key=value`, or in the environment, as QPID_KEY.
     """
     try:
-        broker, ha = ha_settings.read(command_line, note=lambda line: click.echo(f"qpidd: {line}", err=True))
+        broker, ha = ha_settings.read(command_line, note=lambda line: note(f"qpidd: {line}"))
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
     reactor = monotonic.install()
@@ -72,7 +72,7 @@ def main() -> None:
     try:
         command.main(standalone_mode=False)
     except click.UsageError as error:
-        click.echo(f"qpidd: {error.format_message()}", err=True)
+        note(f"qpidd: {error.format_message()}")
         sys.exit(2)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
@@ -81,7 +81,7 @@ def main() -> None:
     except OSError as error:
         end_unwritten("qpidd", error)
     except _Fatal as error:
-        click.echo(f"qpidd: {error}", err=True)
+        note(f"qpidd: {error}")
         sys.exit(1)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from cli.output import note
 from cli.ranges import FloatRange
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def refuse(why: str | Refused) -> NoReturn:
     from spark_analytics.errors import WrongUsage
 
     wipe()
-    click.echo(f"qpid-lag: {' '.join(str(why).split())}", err=True)
+    note(f"qpid-lag: {' '.join(str(why).split())}")
     raise SystemExit(2 if isinstance(why, WrongUsage) else 1)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.lag.shell import Command, kafka_of, progress, reads, refuse, wipe
+from cli.output import note
 from cli.ranges import FloatRange
 
 if TYPE_CHECKING:
@@ -157,15 +158,15 @@ class _Watch:
             is_late, at_ms = True, newest_ms
         for backup in sorted(self._silent.keys() - self._last.heard.keys()):
             del self._silent[backup]
-            click.echo(f"no longer a backup: {backup}", err=True)
+            note(f"no longer a backup: {backup}")
         for backup, heard_ms in sorted(self._last.heard.items()):
             silent = at_ms - heard_ms > self._limit_ms
             if silent and backup not in self._silent:
                 self._silent[backup] = at_ms
-                click.echo(f"SILENT {backup}: not heard for {_length(at_ms - heard_ms)}", err=True)
+                note(f"SILENT {backup}: not heard for {_length(at_ms - heard_ms)}")
             elif not silent and backup in self._silent and (not is_late or heard_ms > self._silent[backup]):
                 del self._silent[backup]
-                click.echo(f"heard again: {backup}", err=True)
+                note(f"heard again: {backup}")
 
     def said(self) -> str:
         """The progress of the stream, as a text."""

@@ -40,7 +40,7 @@ from broker.options import (
 )
 from broker.tls_files import FILES, TlsFiles
 from cli import endings, options
-from cli.output import figures, show_json, warn, window
+from cli.output import figures, note, show_json, warn, window
 from cli.verify.core.checker import Report
 from cli.verify.core.measures import Latency
 from cli.verify.queues import NotServed, NotSo, Queues
@@ -249,7 +249,7 @@ def _show(text: str) -> None:
 
 
 def _say(text: str) -> None:
-    click.echo(f"{NAME}: {text}", err=True)
+    note(f"{NAME}: {text}")
 
 
 def _rows(report: Report) -> list[tuple[str, str]]:

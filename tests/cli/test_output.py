@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
-from cli.output import Column, count, counting, duration, figures, flag, table
+from cli import commands
+from cli.output import Column, count, counting, duration, figures, flag, shown, table
 
 COLUMNS = (Column("queue", "name"), Column("dur", "durable", flag), counting("msg", "messages"))
 ITEMS = [{"name": "a.long.queue", "durable": True, "messages": 7}, {"name": "b", "durable": False, "messages": 12_345}]
@@ -77,3 +81,39 @@ def test_figures_put_below_their_name_what_has_no_room_beside_it() -> None:
         "    12 ms without an accept, 9 ms",
         "    without a message",
     ]
+
+
+EVIL = "a\x1b]0;x\x07\n127.0.0.1:1  forged"
+HARMLESS = "a\\x1b]0;x\\x07\\n127.0.0.1:1  forged"
+
+
+@pytest.mark.parametrize(
+    "text, escaped",
+    [
+        (EVIL, HARMLESS),
+        ("\x7f\x9b2J", "\\x7f\\x9b2J"),
+        ("a\u2028b\u2029c\u202ed\u2066e", "a\\u2028b\\u2029c\\u202ed\\u2066e"),
+        ("\U000e0041\udc80\t", "\\U000e0041\\udc80\\t"),
+        ("Aufträge 注文 a\\b", "Aufträge 注文 a\\b"),
+    ],
+)
+def test_characters_that_are_not_printable_are_shown_as_escapes(text: str, escaped: str) -> None:
+    assert shown(text) == escaped
+
+
+def test_the_text_of_a_cell_cannot_begin_a_row_or_write_to_the_terminal() -> None:
+    """Breaks when a client's name is printed as it is: it would set the window's title and forge a connection."""
+    evil = [{"name": EVIL, "durable": True, "messages": 7}]
+    assert table("Queues", COLUMNS, evil).splitlines()[3:] == [f"  {HARMLESS}  Y      7"]
+    assert f"  queue: {HARMLESS}" in table("Queues", COLUMNS, evil, width=20).splitlines()
+    assert table("", [Column(EVIL, "name")], []).splitlines()[0] == f"  {HARMLESS}"
+    assert figures([("page", EVIL)], None) == f"  page  {HARMLESS}"
+
+
+def test_commands_print_what_they_format_through_this_module() -> None:
+    """Breaks when a command prints a name with click.echo, which writes control characters as they are."""
+    for file in sorted(Path(commands.__path__[0]).glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "click.echo":
+                formatted = any(isinstance(part, ast.FormattedValue) for word in node.args for part in ast.walk(word))
+                assert not formatted or "shown(" in ast.unparse(node), f"{file.name}:{node.lineno}"

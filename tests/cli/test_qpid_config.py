@@ -101,6 +101,17 @@ def test_queues_are_listed_with_the_options_that_would_make_them(broker: Any) ->
     assert lines[3] == "mail"
 
 
+def test_names_are_listed_without_their_control_characters(peers: Any) -> None:
+    evil = {"name": "a\x9b2J\u2028b", "durable": False, "arguments": {"note": "\x1b[2J"}}
+    bindings = [{"exchange": "", "queue": evil["name"], "key": "\x7fk\n", "arguments": {}}]
+    hostile = peers(items={"exchange": [], "queue": [evil], "binding": bindings}).name
+    assert run("qpid-config", "queues", "-b", hostile).out.splitlines()[2].split()[0] == "a\\x9b2J\\u2028b"
+    lines = run("qpid-config", "queues", "-r", "-b", hostile).out.split("\n")
+    assert lines == ["Queue 'a\\x9b2J\\u2028b'", "    bind [\\x7fk\\n] => ''", ""]
+    for words in (["queues"], ["list", "queue"]):
+        assert run("qpid-config", *words, "-b", hostile).out.replace("\n", "").isprintable()
+
+
 def test_lists_are_filtered_by_name(broker: Any) -> None:
     lines = run("qpid-config", "-b", broker.name, "exchanges", "n*").out.splitlines()
     assert [line.split() for line in lines[2:]] == [["topic", "news"]]

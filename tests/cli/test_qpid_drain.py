@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cli.commands.qpid_drain import _teller
 from tests.cli.running import run
 
 
@@ -78,6 +79,13 @@ def test_a_look_tells_that_a_target_has_no_room_for_what_comes(peers: Any) -> No
         found = run("qpid-drain", "--from", source.name, "--to", broker("new", free).name, "--check")
         assert told in found.out
         assert found.status == (1 if free < 5000 else 0)
+
+
+def test_events_and_plans_show_names_without_their_control_characters(peers: Any, capsys: Any) -> None:
+    _teller("text")("elsewhere", {"queue": "a\x1b[2J\nempty: ", "to": ["b:1\u202e"]})
+    assert capsys.readouterr().out == "elsewhere: queue a\\x1b[2J\\nempty: , to b:1\\u202e\n"
+    broker = peers(items={"drain": [ITEM | LEFT | {"since": "2026\x9b2J"}]})
+    assert run("qpid-drain", "status", "--from", broker.name).out.startswith("leaving since 2026\\x9b2J, to b:1")
 
 
 LARGER = {"LARGER drain": [200, "OK", {"count": 0, "first": 0, "largest": 0}]}

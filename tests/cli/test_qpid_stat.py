@@ -110,6 +110,17 @@ def test_one_queue_is_shown_in_full(broker: Any) -> None:
     assert levels == [["2", "3"], ["1", "0"], ["0", "4"]]
 
 
+def test_what_a_client_says_of_itself_neither_forges_a_row_nor_reaches_the_terminal(peers: Any) -> None:
+    evil = "app\x1b]0;owned\x07\x1b[2J\n127.0.0.1:1  forged  1  PLAIN  root@QPID"
+    connection = ITEMS["connection"][0] | {"processName": evil}
+    hostile = peers(items={"connection": [connection]}, answers={"QUERY queue": [404, "no queue \x1b[2J\x9b\u202e", None]})
+    ran = run("qpid-stat", "-c", "-b", hostile.name)
+    assert (ran.out.replace("\n", "").isprintable(), len(ran.out.splitlines())) == (True, 4)
+    assert "app\\x1b]0;owned\\x07\\x1b[2J\\n127.0.0.1:1  forged" in ran.out
+    assert json.loads(run("qpid-stat", "-c", "-b", hostile.name, "--format", "json").out) == [connection]
+    assert run("qpid-stat", "-q", "-b", hostile.name).err == "qpid-stat: no queue \\x1b[2J\\x9b\\u202e\n"
+
+
 def test_json_is_what_the_broker_said(broker: Any) -> None:
     assert json.loads(run("qpid-stat", "-q", "-b", broker.name, "--format", "json").out) == ITEMS["queue"]
 
