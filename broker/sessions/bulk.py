@@ -477,8 +477,10 @@ class Bulk:
             raise Refused(400, f"`count` must be a number of messages, or 0 for all, not {count!r}")
         if text is not None and not isinstance(text, str):
             raise Refused(400, "`filter` must be the text of a selector")
+        if text is not None and not text.strip():
+            raise Refused(400, "`filter` is empty: leave it out for all messages")
         try:
-            selector = compiled(text) if text and text.strip() else None
+            selector = None if text is None else compiled(text)
         except BadSelector as error:
             raise Refused(400, str(error)) from None
         if operation == REROUTE and not self._logs.serving:

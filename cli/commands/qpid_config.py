@@ -157,6 +157,7 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     qpid-config [OPTIONS] shutdown                           shut the broker down; --force: even if no majority is left
     qpid-config acl-check FILE [USER ACTION OBJECT [N=V]...] check an ACL file, without a broker
     """
+    _check_selection(words, given)
     if words[:1] == ("acl-check",):
         check_acl(words[1:], form)
         return
@@ -251,6 +252,17 @@ def _must_change(work: Callable[..., Any], words: tuple[str, ...], given: dict[s
     if words[0] != "exchange":
         flags += ["--argument", *(f"--{option.replace('_', '-')}" for option in _ARGUMENTS)]
     raise click.UsageError(f"there is nothing to change: give what is to be changed, with one or more of {', '.join(flags)}")
+
+
+def _check_selection(words: tuple[str, ...], given: dict[str, Any]) -> None:
+    """UsageError if --count or --filter selects nothing: an empty filter, as from a shell's variable that is not set, would mean
+    all messages.
+    """
+    flags = [flag for flag, option in (("--count", "count"), ("--filter", "selector")) if given[option] is not None]
+    if flags and words[:1] not in (("purge",), ("move",), ("reroute",)):
+        raise click.UsageError(f"{flags[0]} is for purge, move and reroute")
+    if given["selector"] is not None and not given["selector"].strip():
+        raise click.UsageError("--filter is empty: leave it out to process all messages")
 
 
 # ---- an ACL file

@@ -466,6 +466,8 @@ def test_what_an_exchange_would_put_on_a_queue_that_is_being_deleted_stays(body:
         ("PURGE", "q", {"count": "1"}, 400, "`count` must be a number"),
         ("PURGE", "q", {"filter": 1}, 400, "`filter` must be the text of a selector"),
         ("PURGE", "q", {"filter": "a = "}, 400, ""),
+        ("PURGE", "q", {"filter": ""}, 400, "`filter` is empty: leave it out for all messages"),
+        ("MOVE", "q", {"to": "other", "filter": " \t"}, 400, "`filter` is empty: leave it out for all messages"),
         ("PURGE", "q", {"to": "other"}, 400, "PURGE of messages has no 'to'"),
         ("MOVE", "q", {}, 400, "`to` must be the name of the queue"),
         ("MOVE", "q", {"to": "q"}, 400, "cannot be moved to itself"),

@@ -432,6 +432,31 @@ def test_messages_are_taken_from_where_the_broker_has_got_to(
     assert [one["body"] for one in asked] == [body | {"count": 8}, body | {"count": 4, "after": [7, 0, 9]}]
 
 
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("purge jobs", "--filter is empty: leave it out to process all messages"),
+        ("move jobs mail", "--filter is empty: leave it out to process all messages"),
+        ("reroute jobs", "--filter is empty: leave it out to process all messages"),
+        ("del queue jobs", "--filter is for purge, move and reroute"),
+    ],
+)
+@pytest.mark.parametrize("selector", ["", " \t"])
+def test_an_empty_filter_is_refused_before_a_broker_is_asked(words: str, said: str, selector: str) -> None:
+    """Breaks when a script that has forgotten to set its variable purges the whole queue."""
+    ran = run("qpid-config", *words.split(), "--filter", selector, "-b", "127.0.0.1:1")
+    assert (ran.status, ran.out, ran.err) == (2, "", f"qpid-config: {said} (see qpid-config --help)\n")
+
+
+@pytest.mark.parametrize("words", ["del queue jobs", "", "queues", "acl-check file", "update queue jobs --max-queue-count 5"])
+def test_a_selection_of_messages_is_refused_where_none_are_selected(words: str) -> None:
+    """Breaks when `del queue jobs --count 1` deletes the queue."""
+    for option in (["--count", "1"], ["--filter", "a=1"]):
+        ran = run("qpid-config", *words.split(), *option, "-b", "127.0.0.1:1")
+        said = f"qpid-config: {option[0]} is for purge, move and reroute (see qpid-config --help)\n"
+        assert (ran.status, ran.out, ran.err) == (2, "", said)
+
+
 def test_the_level_of_a_broker_s_log_is_printed_and_set_and_a_broker_is_stopped(peers: Any, tmp_path: Path) -> None:
     record = tmp_path / "requests"
     answers = {"SET log": [200, "OK", {"level": "debug+"}], "STOP ha": [202, "the broker stops", {}]}
