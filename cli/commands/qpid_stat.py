@@ -17,6 +17,8 @@ from cli import endings, options
 from cli.output import Column, count, counting, duration, flag, note, show_json, show_table, text
 
 NAME = "qpid-stat"
+MOST_ROWS = 50
+"""The number of rows of a table without --limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ def _kind_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("-S", "--sort-by", metavar="COLUMN", help="Sort by this column.")
 @click.option("-I", "--increasing", is_flag=True, help="Sort in ascending order.")
 @click.option(
-    "-L", "--limit", metavar="N", type=click.IntRange(0), default=50, show_default=True, help="Maximum number of rows. 0: all."
+    "-L", "--limit", metavar="N", type=click.IntRange(0), help="Maximum number of rows. 0: all. [default: 50; JSON: all]"
 )
 @options.ha_admin_option
 @options.connection_options
@@ -163,7 +165,7 @@ def command(
     queue: str | None,
     sort_by: str | None,
     increasing: bool,
-    limit: int,
+    limit: int | None,
     ha_admin: bool,
     form: str,
     **given: Any,
@@ -190,7 +192,10 @@ def command(
         await client.close()
         return items
 
-    items = _sorted(endings.run(ask), kind.columns, sort_by, increasing)[: limit or None]
+    if limit is None:
+        limit = 0 if form == "json" else MOST_ROWS
+    found = _sorted(endings.run(ask), kind.columns, sort_by, increasing)
+    items = found[: limit or None]
     if form == "json":
         show_json(items)
     elif queue is not None:
@@ -199,6 +204,8 @@ def command(
         show_table(kind.title, kind.columns, items)
         if kind.type == "acl" and not items:
             note(options.NO_ACL)
+    if len(items) < len(found):
+        note(f"{len(items)} of {len(found)} rows are shown; -L 0 shows all")
 
 
 def _sorted(

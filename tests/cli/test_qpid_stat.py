@@ -93,6 +93,20 @@ def test_rows_are_sorted_limited_and_turned_round(broker: Any) -> None:
     assert rows(run("qpid-stat", "-q", "-b", broker.name, "-S", "msg", "-I", "-L", "2").out) == ["jobs", "zoo"]
 
 
+def test_rows_that_are_left_out_are_told_and_json_has_all(peers: Any) -> None:
+    """Breaks when a script misses queues, and a person does not learn that there are more."""
+    queues = [QUEUE | {"name": f"q{number}"} for number in range(67)]
+    many = peers(items={"queue": queues})
+    ran = run("qpid-stat", "-q", "-b", many.name)
+    assert (len(rows(ran.out)), ran.err) == (50, "50 of 67 rows are shown; -L 0 shows all\n")
+    for words, number in ((["-L", "0"], 67), (["-L", "67"], 67), (["--format", "json"], 67)):
+        ran = run("qpid-stat", "-q", *words, "-b", many.name)
+        shown = len(json.loads(ran.out)) if "json" in words else len(rows(ran.out))
+        assert (shown, ran.err) == (number, "")
+    ran = run("qpid-stat", "-q", "-L", "3", "--format", "json", "-b", many.name)
+    assert (json.loads(ran.out), ran.err) == (queues[:3], "3 of 67 rows are shown; -L 0 shows all\n")
+
+
 def test_one_queue_is_shown_in_full(broker: Any) -> None:
     out = run("qpid-stat", "-q", "jobs", "-b", broker.name).out
     for expected in (

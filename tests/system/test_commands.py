@@ -365,9 +365,12 @@ def test_one_queue_is_told_in_full(url: str, busy: str) -> None:
 
 
 def test_rows_are_sorted_and_limited(url: str, busy: str) -> None:
-    out = ok("qpid-stat", "-b", url, "-q", "-S", "msg", "-L", "1")
-    assert len(out.splitlines()) == 4
-    assert columns(out, 3)[0] == busy
+    ok("qpid-config", "-b", url, "add", "queue", "idle")
+    ran = run("qpid-stat", "-b", url, "-q", "-S", "msg", "-L", "1")
+    ok("qpid-config", "-b", url, "del", "queue", "idle")
+    assert (ran.status, len(ran.out.splitlines())) == (DONE, 4)
+    assert re.fullmatch(r"1 of [0-9]+ rows are shown; -L 0 shows all\n", ran.err)
+    assert columns(ran.out, 3)[0] == busy
     assert run("qpid-stat", "-b", url, "-q", "-S", "nothing").status == USAGE
 
 
