@@ -343,12 +343,15 @@ def password_file(value: str) -> str:
     return found
 
 
-def with_password(url: Url, password: str | None, name: str) -> Url:
-    """The URL with a password from elsewhere for its user; `name` is the option's that has the URL. SettingsError."""
+def with_password(url: Url, password: str | None, name: str, others: Iterable[str] = ()) -> Url:
+    """The URL with a password from elsewhere for its user; `name` is the option's that has the URL, and the password may be for
+    the URLs of `others` too. SettingsError.
+    """
     if password is None:
         return url
     if not url.user:
-        raise SettingsError(f"--password-file needs a user in --{name}, as in ann@host")
+        names = " or ".join(f"--{each}" for each in sorted({name, *others}))
+        raise SettingsError(f"--password-file needs a user in {names}, as in ann@host")
     if url.password:
         raise SettingsError(f"--{name} has a password already: leave it or --password-file out")
     return replace(url, password=password)

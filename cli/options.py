@@ -6,7 +6,7 @@ ordinary connection, unless --ha-admin is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -120,9 +120,12 @@ def _credentials(files: TlsFiles) -> Credentials:
     return Credentials(files)
 
 
-def target(command_line: dict[str, Any], *, admin: bool, name: str = "broker") -> Target:
+def target(
+    command_line: dict[str, Any], *, admin: bool, name: str = "broker", beside: Mapping[str, Sequence[str]] | None = None
+) -> Target:
     """Take the connection options out of a command's arguments. SettingsError if one is invalid. `name` is the name of the
-    option with the URL, or of the argument, in capitals.
+    option with the URL, or of the argument, in capitals. `beside` has all URLs of the command by the names of their options: if
+    one of them has a user, a URL without a user is that of a broker without a login, and gets no password and no mechanism.
     """
     import os
 
@@ -134,8 +137,18 @@ def target(command_line: dict[str, Any], *, admin: bool, name: str = "broker") -
         if name == "broker" or why == str(error):
             raise
         raise SettingsError(f"{name if name.isupper() else f'--{name}'}: {why}") from None
-    url = with_password(values["broker"], values["password_file"], name)
+    url, beside = values["broker"], beside or {}
+    if not url.user and any(_has_user(each) for urls_of in beside.values() for each in urls_of):
+        values |= {"password_file": None, "sasl_mechanism": ""}
+    url = with_password(url, values["password_file"], name, beside)
     return Target(url, values["timeout"], values["sasl_mechanism"], admin, TlsFiles.from_values(values))
+
+
+def _has_user(url: str) -> bool:
+    try:
+        return bool(urls.parse(url).user)
+    except urls.BadUrl:
+        return False  # an error where it is used
 
 
 def connection_options(function: Callable[..., Any], *, without: tuple[str, ...] = ()) -> Callable[..., Any]:

@@ -94,18 +94,17 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
     rate = given.pop("rate")
     store, deletes, end_file = given.pop("store"), given.pop("delete_released"), given.pop("end_file")
     _must_make_sense(words, source, store, deletes=deletes)
-    leaving = _leaving(source, targets, given)
+    leaving, taking = _sides(source, targets, given)
     if words:
         _status(leaving, form)
         return
     if given.pop("cancel"):
         if check or deletes or end_file or deadline_s is not None or rate is not None:
             raise click.UsageError("--cancel goes with --from or --store, --to, and the options of a connection")
-        _cancel(leaving, store, targets, given, form)
+        _cancel(leaving, store, taking, form)
         return
     if not targets:
         raise click.UsageError("--to says which broker takes the messages")
-    taking = [options.target(given | {"broker": target}, admin=True, name="to") for target in targets]
     named = [name for target in taking for name in target.url.names]
     _check_names(leaving.url.names if source else (), named)
 
@@ -166,20 +165,21 @@ def _must_make_sense(words: tuple[str, ...], source: str | None, store: Path | N
         raise click.UsageError("--delete-released is for --store: a broker that runs keeps its store")
 
 
-def _leaving(source: str | None, targets: tuple[str, ...], given: dict[str, Any]) -> options.Target:
-    """The source. A store needs no login: the options of a connection are for its targets."""
+def _sides(source: str | None, targets: tuple[str, ...], given: dict[str, Any]) -> tuple[options.Target, list[options.Target]]:
+    """The source and the targets. A store needs no login: the options of a connection are for its targets."""
+    beside = {name: urls for name, urls in (("from", [source] if source is not None else []), ("to", list(targets))) if urls}
+    taking = [options.target(given | {"broker": url}, admin=True, name="to", beside=beside) for url in targets]
     if source is None:
-        return options.target(given | {"broker": next(iter(targets), "localhost")}, admin=True, name="to")
-    return options.target(given | {"broker": source}, admin=True, name="from")
+        return taking[0] if taking else options.target(given | {"broker": "localhost"}, admin=True, name="to"), taking
+    return options.target(given | {"broker": source}, admin=True, name="from", beside=beside), taking
 
 
-def _cancel(leaving: options.Target, store: Path | None, named: tuple[str, ...], given: dict[str, Any], form: str) -> None:
+def _cancel(leaving: options.Target, store: Path | None, named: list[options.Target], form: str) -> None:
     """Cancel the drain. If no targets are `named`, the broker's own record has their addresses (`_reached`)."""
     from cli.drain.call_off import Back, CallOff
     from cli.drain.orphan import Orphan
 
     _look(store)
-    taking = [options.target(given | {"broker": url}, admin=True, name="to") for url in named]
 
     async def run(reactor: Any) -> Back:
         clock, targets = Clock(reactor, None), list[Side]()
@@ -190,7 +190,7 @@ def _cancel(leaving: options.Target, store: Path | None, named: tuple[str, ...],
             (status,) = (await left.ask("QUERY", "drain"))["items"]
             if not status["leaving"]:
                 return Back(back=int(status["messages"]))
-            targets += [Side(clock, each, "target") for each in taking]
+            targets += [Side(clock, each, "target") for each in named]
             for each in () if named else _recorded(leaving, status["to"], status["sizes"]):
                 await _reached(clock, each, targets)
             found = await CallOff(clock, left, targets, _teller(form)).run()

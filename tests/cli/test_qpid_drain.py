@@ -36,6 +36,20 @@ def test_what_makes_no_sense_is_refused_before_a_broker_is_asked(words: list[str
     assert why in found.err
 
 
+def test_a_password_needs_a_user_in_one_of_the_urls(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("pencil\n")
+    login = ["--password-file", tmp_path / "password"]
+    for words, names in (
+        (["--from", "a:1", "--to", "b:1"], "--from or --to"),
+        (["--from", "a:1", "--cancel"], "--from"),
+        (["status", "--from", "a:1"], "--from"),
+        (["--store", tmp_path, "--to", "b:1", "--to", "c:1"], "--to"),
+    ):
+        found = run("qpid-drain", *words, *login)
+        said = f"qpid-drain: --password-file needs a user in {names}, as in ann@host (see qpid-drain --help)\n"
+        assert (found.status, found.err) == (2, said)
+
+
 def test_a_folder_without_a_store_is_refused_and_nothing_is_made_there(tmp_path: Path) -> None:
     found = run("qpid-drain", "--store", tmp_path / "none", "--to", "a:1", "--delete-released")
     assert (found.status, found.err) == (1, f"qpid-drain: there is no store in {tmp_path / 'none'}\n")

@@ -371,6 +371,30 @@ def test_a_drain_by_login_and_over_tls_is_cancelled_without_naming_its_target(tm
             broker.kill()
 
 
+def test_a_broker_without_logins_is_drained_into_one_with_logins_and_back(tmp_path: Path) -> None:
+    """Breaks when the login of one broker is asked of the other one, which does not know it."""
+    password = tmp_path / "password"
+    password.write_text("pencil\n")
+    keys = {mechanism: users.derive(mechanism, "pencil", b"salt" * 4) for mechanism in users.HASHES}
+    (tmp_path / "users").write_text(f"{users.line_of('ann', keys)}\n")
+    login = ("--password-file", str(password), "--sasl-mechanism", "SCRAM-SHA-256")
+    (port,) = free_ports(1)
+    secured = BrokerProcess(tmp_path / "new", port, ["--users", str(tmp_path / "users")])
+    with source(tmp_path / "old") as old:
+        try:
+            secured.start()
+            with_login = f"ann@{secured.address}"
+            eventually(lambda: run("qpid-stat", "-g", "-b", with_login, *login).status, lambda status: status == 0, "a login")
+            assert (found := drain(old.address, with_login, "--check", *login)).status == 0, found
+            assert (found := drain(old.address, with_login, *login)).status == 0, found
+            words = ("qpid-drain", "--from", old.address, "--to", with_login, "--cancel", *login)
+            assert (found := run(*words)).status == 0, found
+            assert (found := drain(with_login, old.address, *login)).status == 0, found
+            assert ask(old.address, "QUERY", "queue", "orders")["items"][0]["messages"] == MESSAGES
+        finally:
+            secured.kill()
+
+
 def test_the_mark_of_a_store_counts_what_earlier_runs_have_moved(tmp_path: Path) -> None:
     with source(tmp_path / "old") as old, standalone(tmp_path / "new") as new:
         words = ("qpid-drain", "--store", old.store, "--to", new.address)
