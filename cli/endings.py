@@ -17,6 +17,7 @@ from broker.core.urls import BadUrl
 from broker.net import reactor as monotonic
 from broker.options import SettingsError
 from cli.output import end_unwritten, note, open_streams
+from cli.start import take_interrupts
 
 DONE, REFUSED, USAGE, UNREACHABLE, UNFINISHED, INTERRUPTED = 0, 1, 2, 3, 75, 130
 
@@ -58,6 +59,7 @@ def end(name: str, command: click.Command) -> NoReturn:
     """Run a console script to its end: the exit code is the result, and one line on stderr is the reason."""
     open_streams()
     try:
+        take_interrupts()
         status = command.main(prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:  # the text of this error is the help

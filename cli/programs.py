@@ -1,4 +1,4 @@
-"""Our programs by name, with the module of each, as pyproject.toml installs them."""
+"""Our programs by name, with the module of each. pyproject.toml installs them by `cli.start`."""
 
 from __future__ import annotations
 

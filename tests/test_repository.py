@@ -110,15 +110,17 @@ def test_no_test_is_skipped_or_expected_to_fail() -> None:
 
 def test_every_command_is_in_the_reference_and_has_its_entry_point(project: dict[str, Any]) -> None:
     reference = text(ROOT / "docs/reference/cli.md")
-    assert {f"{module}:main" for module in MODULES.values()} == set(project["project"]["scripts"].values())
-    for command, entry in project["project"]["scripts"].items():
-        assert entry == f"{MODULES[command]}:main"
+    scripts = {command: f"cli.start:{command.replace('-', '_')}" for command in MODULES}
+    assert scripts == project["project"]["scripts"]
+    starts = ast.parse(text(ROOT / "cli/start.py"))
+    started = {ast.unparse(node.targets[0]): ast.unparse(node.value) for node in starts.body if isinstance(node, ast.Assign)}
+    for command, entry in scripts.items():
+        assert started[entry.removeprefix("cli.start:")] == f"_script({command!r})"
         assert re.search(rf"^#+ .*\b{re.escape(command)}\b", reference, re.MULTILINE), (
             f"docs/reference/cli.md: no heading for {command}"
         )
-        module, function = entry.split(":")
-        tree = ast.parse(text(ROOT / f"{module.replace('.', '/')}.py"))
-        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, entry
+        tree = ast.parse(text(ROOT / f"{MODULES[command].replace('.', '/')}.py"))
+        assert "main" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, command
 
 
 def test_everything_in_the_packages_is_installed_with_them() -> None:

@@ -17,6 +17,7 @@ from broker import settings as broker_settings
 from broker.net import reactor as monotonic
 from broker.options import CONFIG, Option, SettingsError
 from cli.output import end_unwritten, note, open_streams
+from cli.start import take_interrupts
 from ha import settings as ha_settings
 
 
@@ -70,6 +71,7 @@ def main() -> None:
     """The console script."""
     open_streams()
     try:
+        take_interrupts()
         command.main(standalone_mode=False)
     except click.UsageError as error:
         note(f"qpidd: {error.format_message()}")

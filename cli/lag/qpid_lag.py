@@ -19,6 +19,7 @@ from cli.lag.shell import refuse, version, wipe
 from cli.lag.stream import stream
 from cli.lag.summarise import summarise
 from cli.output import end_unwritten, open_streams
+from cli.start import take_interrupts
 
 _OF_SPARK: Final = frozenset({"pandas", "py4j", "pyarrow", "pyspark"})
 _INTERRUPTED: Final = 130
@@ -30,6 +31,7 @@ class _Commands(click.Group):
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run to the end of the process, as click does; but wrong usage gets one line."""
         open_streams()
+        take_interrupts()
         try:
             status = super().main(*args, **extra | {"standalone_mode": False})
         except click.exceptions.NoArgsIsHelpError as error:  # the text of this error is the help

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from typing import Any
 
 import pytest
@@ -66,6 +67,54 @@ def test_an_interrupt_ends_a_command_that_waits_without_a_traceback(command: str
             said = process.communicate(timeout=60)[1]
     assert process.returncode == INTERRUPTED.get(command, 130), said
     assert "Traceback" not in said
+
+
+SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+INTERRUPT_AT_CLICK = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+"""
+"""Each of our commands imports click at its beginning."""
+
+
+def script(command: str) -> str:
+    """What the console script of this command does."""
+    module, function = SCRIPTS[command].split(":")
+    return f"from {module} import {function} as main\nmain()\n"
+
+
+@pytest.mark.parametrize("command", SCRIPTS)
+def test_an_interrupt_while_a_command_is_loaded_ends_it_without_a_word(command: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", INTERRUPT_AT_CLICK + script(command)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize("command", ["qpid-resource-manager", "qpid-stat"])
+def test_a_console_script_that_waits_is_interrupted_as_ever(command: str) -> None:
+    """Breaks when the default action of SIGINT stays in force after the imports."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        words = [*WAITING[command], f"127.0.0.1:{silent.getsockname()[1]}"]
+        with (
+            subprocess.Popen(
+                [sys.executable, "-c", script(command), *words], env=environment(), cwd=ROOT, text=True, stderr=subprocess.PIPE
+            ) as process,
+            silent.accept()[0],
+        ):
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=60)[1]
+    assert (process.returncode, "Traceback" in said) == (INTERRUPTED.get(command, 130), False), said
 
 
 @pytest.mark.parametrize("command", COMMANDS)
