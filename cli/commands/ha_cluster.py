@@ -80,23 +80,38 @@ async def view_of(target: Target, reactor: Any) -> dict[str, Any]:
     return dict(items[0])
 
 
-async def views_of(target: Target, reactor: Any) -> list[dict[str, Any]]:
+async def views_of(target: Target, reactor: Any, cluster: str = "") -> list[dict[str, Any]]:
     """Every member's description of itself: those of the target in their order, then those that only the list of the primary
-    names. `error` for members that cannot be reached, and for brokers of another cluster than that of the target. Refused if
-    the several brokers of the target belong to several clusters."""
-    url, cluster = target.url, ""
+    names. `error` for members that cannot be reached, and for brokers of another cluster than that of the target, or than
+    `cluster`. Refused if the several brokers of the target belong to several clusters, and no `cluster` is given."""
+    url = target.url
     if len(url.addresses) == 1:
         asked = await view_of(target, reactor)
-        known, cluster = str(asked.get("brokersUrl") or ""), _cluster_of(asked)
+        known, cluster = str(asked.get("brokersUrl") or ""), cluster or _cluster_of(asked)
         url = urls.parse(known) if known else url
     views = _of_one_cluster(await _asked(target, reactor, url.addresses), cluster)
-    informed = max(views, key=lambda view: (view["status"] == "active", bool(view.get("primary")), int(view.get("epoch") or 0)))
+    informed = _informed(views)
     seen = {*url.names, *(view.get("address") for view in views)}
     known = str(informed.get("brokersUrl") or "")
     unnamed = [address for address in urls.parse(known).addresses if address.name not in seen] if known else []
     if unnamed and (informed["status"] == "active" or informed.get("primary")):
         views += _of_one_cluster(await _asked(target, reactor, unnamed), cluster or _cluster_of(informed))
     return views
+
+
+def _informed(views: list[dict[str, Any]]) -> dict[str, Any]:
+    """The view whose list of brokers counts."""
+    return max(views, key=lambda view: (view["status"] == "active", bool(view.get("primary")), int(view.get("epoch") or 0)))
+
+
+def again(target: Target, views: list[dict[str, Any]]) -> tuple[Target, str]:
+    """Whom to ask next time, when the target has given these views: all members, so that each of them may be lost meanwhile; and
+    their cluster."""
+    informed = _informed(views)
+    reached = {view["broker"]: view[REACHED] for view in views if REACHED in view}
+    known = str(informed.get("brokersUrl") or "")
+    members = [reached.get(address.name, address) for address in urls.parse(known).addresses] if known else []
+    return target.at(*members) if members else target, next(filter(None, map(_cluster_of, views)), "")
 
 
 async def _asked(target: Target, reactor: Any, addresses: Sequence[urls.Address]) -> list[dict[str, Any]]:

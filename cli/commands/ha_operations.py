@@ -15,7 +15,7 @@ import click
 from broker.core import urls
 from broker.core.urls import Address
 from cli import endings, options
-from cli.commands.ha_cluster import address_of, ask, ha_command, hand_over, has_stopped, is_called, primary_of, views_of
+from cli.commands.ha_cluster import address_of, again, ask, ha_command, hand_over, has_stopped, is_called, primary_of, views_of
 from cli.options import Target
 from cli.output import Column, say, show_json, show_table, text
 from cli.ranges import FloatRange
@@ -30,27 +30,38 @@ _LEVEL = ("ready", "active")
 def list_(watch: bool, interval: float, form: str, **given: Any) -> None:
     """Print all members: role, status, position, lag, tags.
 
-    The table shows what the members answer now. A line that begins with STALE says why it may be out of date.
+    The table shows what the members answer now. A line that begins with STALE says why it may be out of date. --watch goes on
+    when a broker is lost, also the one of -b.
     """
     target = options.target(given, admin=True)
 
     async def draw(reactor: Any) -> None:
         from twisted.internet.task import deferLater
 
-        while True:
-            found = await views_of(target, reactor)
-            _draw(found, form)
-            if not watch:
-                return
+        from broker.client import ClientError
+
+        found = await views_of(target, reactor)
+        _draw(found, form)
+        asked, cluster = again(target, found)
+        while watch:
             await deferLater(reactor, interval, lambda: None)
+            try:
+                found = await views_of(asked, reactor, cluster)
+            except (ClientError, endings.Refused) as error:
+                failed, found = str(error), []
+            else:
+                failed = ""
+                asked, cluster = again(asked, found)
             if form == "text":
                 click.clear()
+            _draw(found, form, failed)
 
     endings.run(draw)
 
 
-def _draw(views: list[dict[str, Any]], form: str) -> None:
-    stale, rows = staleness(views), [_row(view, views) for view in views]
+def _draw(views: list[dict[str, Any]], form: str, failed: str = "") -> None:
+    """Print the members. `failed`: why no broker has answered."""
+    stale, rows = failed or staleness(views), [_row(view, views) for view in views]
     if form == "json":
         show_json({"stale": stale, "members": rows})
         return
@@ -75,7 +86,9 @@ def _draw(views: list[dict[str, Any]], form: str) -> None:
 
 
 def staleness(views: list[dict[str, Any]]) -> str:
-    """Why these answers may be incomplete or out of date, or ""."""
+    """Why these answers may be incomplete or out of date, or "". A broker outside a cluster has no primary to hear."""
+    if all(view["status"] == "standalone" for view in views):
+        return ""
     active = [view for view in views if view["status"] == "active"]
     if not active:
         return "no member says that it is the primary"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
 
 import pytest
 
 from cli.commands.ha_operations import staleness
 from ha.core.membership import BadMembership, Membership
-from tests.cli.running import run
+from tests.cli.running import Forked, run
 
 PRIMARY = {
     "status": "active",
@@ -36,6 +41,21 @@ PRIMARY = {
 }
 READY = {"status": "ready", "epoch": 4, "lastIndex": 118, "primary": "a:1"}
 NOWHERE = "127.0.0.1:1"
+
+
+@contextmanager
+def watching(address: str) -> Iterator[Iterator[Any]]:
+    """The tables that `list --watch` prints."""
+    ours, theirs = os.pipe()
+    with os.fdopen(ours) as said, open(os.devnull, "wb") as nothing:
+        words = ["list", "--watch", "--interval", "0.1", "-b", address, "--format", "json"]
+        forked = Forked("cli.commands.qpid_ha", "qpid-ha", words, theirs, nothing.fileno())
+        os.close(theirs)
+        try:
+            yield map(json.loads, iter(lambda: "".join(takewhile(lambda line: line != "}\n", said)) + "}", "}"))
+        finally:
+            forked.send_signal(signal.SIGINT)
+            assert forked.wait() == 130
 
 
 @pytest.fixture(scope="module")
@@ -623,6 +643,35 @@ def test_the_list_shows_every_member_and_what_keeps_it_from_being_promoted(peers
     assert "Paused since then: qpid-ha resume ends that" in out
     told = json.loads(run("qpid-ha", "list", "-b", f"{backup.name},{NOWHERE}", "--format", "json").out)
     assert told["stale"] == "no member says that it is the primary"
+
+
+def test_a_watch_goes_on_with_the_other_members_when_the_broker_of_b_dies(peers: Any) -> None:
+    """Breaks when the table ends in the moment for which an operator watches it."""
+    backup = peers(ha=READY | {"clusterId": "c"})
+    primary = peers(ha=PRIMARY | {"clusterId": "c", "brokersUrl": f"amqp:@me,{backup.name}"})
+    with watching(primary.name) as told:
+        assert [member["status"] for member in next(told)["members"]] == ["active", "ready"]
+        primary.kill()
+        seen = next(each for each in told if each["stale"])
+        assert [(member["member"], member["status"]) for member in seen["members"]] == [
+            (primary.name, "connection refused"),
+            (backup.name, "ready"),
+        ]
+        backup.kill()
+        seen = next(each for each in told if each["members"][1]["status"] != "ready")
+        assert seen["stale"] == "no member says that it is the primary"
+
+
+def test_a_watch_of_a_broker_by_itself_goes_on_without_it(peers: Any) -> None:
+    alone = peers(ha={"status": "standalone"})
+    with watching(alone.name) as told:
+        assert next(told)["stale"] == "", "outside a cluster there is no primary to hear"
+        alone.kill()
+        assert next(each for each in told if each["stale"]) == {"stale": f"{alone.name}: connection refused", "members": []}
+
+
+def test_a_watch_that_reaches_nobody_at_its_start_ends() -> None:
+    assert run("qpid-ha", "list", "--watch", "-b", NOWHERE).status == 3
 
 
 HOSTS = [f"host{number}.example:5672" for number in (1, 2, 3)]
