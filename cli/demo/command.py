@@ -295,7 +295,7 @@ class Demo:
         def line(*words: str) -> str:
             return "  " + shlex.join([*command(words[0]), *words[1:], "--config", str(self.cluster.credentials.config)])
 
-        pids = [str(process.pid) for process in (*self.cluster.processes, self.cluster.fresh)]
+        pids = [str(process.pid) for process in self.cluster.processes]  # the fresh broker is for a drain, and was not started
         return "\n".join(
             [
                 "The cluster is still running. Look at it:",
@@ -305,9 +305,9 @@ class Demo:
                 line("qpid-stat", "-q"),
                 "Let the primary hand over, or kill it and see the resource manager act:",
                 line("qpid-ha", "switchover"),
+                f"  kill -9 {self.cluster.brokers[primary].pid}" if primary else "  kill -9 PID",
                 "Let it leave for good, into a broker of yours:",
                 line("qpid-drain", "--from", self.cluster.url, "--to", "URL", "--check"),
-                f"  kill -9 {self.cluster.brokers[primary].pid}" if primary else "  kill -9 PID",
                 "Stop it:",
                 f"  kill {' '.join(pids)}; sleep 2; rm -r {shlex.quote(str(self.folder))}",
             ]

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from broker import users_file
 from broker.net.credentials import Credentials as TlsCredentials
 from broker.net.credentials import told as told_of
-from cli.demo.command import changes_missed, changes_shown, copy_telemetry, encrypted, logins, unsecured
+from cli.demo.cluster import Process
+from cli.demo.command import Demo, changes_missed, changes_shown, copy_telemetry, encrypted, logins, unsecured
 from cli.demo.credentials import USERS, Credentials
 from cli.demo.screen import progress, wrapped
 from cli.demo.text import MAX_LINE_BYTES, BadInput, Lines, choose_text, planned, read_text, split_lines, usual_texts
@@ -160,3 +161,23 @@ def test_a_page_that_shows_no_failover_after_a_kill_is_a_fault() -> None:
     assert "shows no failover, though" in changes_missed(both[1:])
     assert "no failover and no switchover" in changes_missed([])
     assert changes_shown(both) == "a failover with 1,240 ms, a switchover with 180 ms"
+
+
+def test_what_can_be_done_with_a_cluster_that_is_kept_stands_below_its_heading(tmp_path: Path) -> None:
+    """Breaks when the kill of the primary stands below the drain, or when a broker that was not started is to be stopped."""
+    (tmp_path / "text").write_text("a line\n")
+    demo = Demo(tmp_path / "text", tmp_path, keep=True)
+    cluster = demo.cluster
+    cluster.resource_manager = Process("qpid-resource-manager", ["sleep", "600"], tmp_path)
+    cluster.brokers = {address: Process(f"qpidd-{address}", ["sleep", "600"], tmp_path) for address in cluster.addresses}
+    try:
+        cluster.start()
+        lines = demo.commands().splitlines()
+        pids = [str(process.pid) for process in cluster.processes]
+    finally:
+        demo.stop()
+    at = lines.index("Let the primary hand over, or kill it and see the resource manager act:")
+    assert " switchover " in lines[at + 1]
+    assert lines[at + 2 : at + 4] == ["  kill -9 PID", "Let it leave for good, into a broker of yours:"]
+    assert "qpid-drain" in lines[at + 4]
+    assert lines[at + 5 :] == ["Stop it:", f"  kill {' '.join(pids)}; sleep 2; rm -r {tmp_path}"]
