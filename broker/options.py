@@ -344,17 +344,22 @@ def password_file(value: str) -> str:
 
 
 def with_password(url: Url, password: str | None, name: str, others: Iterable[str] = ()) -> Url:
-    """The URL with a password from elsewhere for its user; `name` is the option's that has the URL, and the password may be for
-    the URLs of `others` too. SettingsError.
+    """The URL with a password from elsewhere for its user; `name` is the option's that has the URL, or the argument's, in
+    capitals. The password may be for the URLs of `others` too. SettingsError.
     """
     if password is None:
         return url
     if not url.user:
-        names = " or ".join(f"--{each}" for each in sorted({name, *others}))
+        names = " or ".join(map(shown_name, sorted({name, *others})))
         raise SettingsError(f"--password-file needs a user in {names}, as in ann@host")
     if url.password:
-        raise SettingsError(f"--{name} has a password already: leave it or --password-file out")
+        raise SettingsError(f"{shown_name(name)} has a password already: leave it or --password-file out")
     return replace(url, password=password)
+
+
+def shown_name(name: str) -> str:
+    """An option's name with its dashes, or an argument's, which is in capitals."""
+    return name if name.isupper() else f"--{name}"
 
 
 SASL_MECHANISM = Option(

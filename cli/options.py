@@ -18,7 +18,7 @@ from broker.client import ManagementClient, find_primary
 from broker.core import urls
 from broker.core.sasl import PLAIN
 from broker.core.urls import Address, Url
-from broker.options import PASSWORD_FILE, SASL_MECHANISM, Option, SettingsError, gather, seconds, with_password
+from broker.options import PASSWORD_FILE, SASL_MECHANISM, Option, SettingsError, gather, seconds, shown_name, with_password
 from broker.tls_files import FILES, NO_TLS, TlsFiles
 
 if TYPE_CHECKING:
@@ -130,25 +130,31 @@ def target(
     import os
 
     given = {name: command_line.pop(name, None) for name in (*(option.field for option in CONNECTION), "config")}
+    if name != "broker" and _parsed(given["broker"] or "").password:
+        raise SettingsError(
+            f"{shown_name(name)}: other users of this machine can see a password on a command line: write it into a file, and "
+            "name that with --password-file"
+        )
     try:
         values = gather(CONNECTION, given, os.environ)
     except SettingsError as error:
         why = str(error).removeprefix("--broker: ")
         if name == "broker" or why == str(error):
             raise
-        raise SettingsError(f"{name if name.isupper() else f'--{name}'}: {why}") from None
+        raise SettingsError(f"{shown_name(name)}: {why}") from None
     url, beside = values["broker"], beside or {}
-    if not url.user and any(_has_user(each) for urls_of in beside.values() for each in urls_of):
+    if not url.user and any(_parsed(each).user for urls_of in beside.values() for each in urls_of):
         values |= {"password_file": None, "sasl_mechanism": ""}
     url = with_password(url, values["password_file"], name, beside)
     return Target(url, values["timeout"], values["sasl_mechanism"], admin, TlsFiles.from_values(values))
 
 
-def _has_user(url: str) -> bool:
+def _parsed(url: str) -> Url:
+    """The URL. A bad one, which is an error where it is used, has no user here."""
     try:
-        return bool(urls.parse(url).user)
+        return urls.parse(url)
     except urls.BadUrl:
-        return False  # an error where it is used
+        return Url(())
 
 
 def connection_options(function: Callable[..., Any], *, without: tuple[str, ...] = ()) -> Callable[..., Any]:

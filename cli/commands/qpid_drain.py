@@ -90,6 +90,7 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
 
     Run it again after a failure or a deadline to continue. No message is lost or repeated.
     """
+    _check_status(words, given | {"to": targets})
     check, deadline_s, spread_s = given.pop("check"), given.pop("deadline"), given.pop("spread")
     rate = given.pop("rate")
     store, deletes, end_file = given.pop("store"), given.pop("delete_released"), given.pop("end_file")
@@ -163,6 +164,13 @@ def _must_make_sense(words: tuple[str, ...], source: str | None, store: Path | N
         raise click.UsageError("give --from URL, or --store DIR and no command to name the source of the drain")
     if deletes and store is None:
         raise click.UsageError("--delete-released is for --store: a broker that runs keeps its store")
+
+
+def _check_status(words: tuple[str, ...], given: dict[str, Any]) -> None:
+    """UsageError for `status` with an option of a drain, which it would not follow."""
+    wrong = [name for name in ("cancel", "check", "to", "end_file", "deadline", "rate") if given[name]]
+    if words == ("status",) and wrong:
+        raise click.UsageError(f"status takes no --{wrong[0].replace('_', '-')}")
 
 
 def _sides(source: str | None, targets: tuple[str, ...], given: dict[str, Any]) -> tuple[options.Target, list[options.Target]]:

@@ -10,6 +10,10 @@ import pytest
 from cli.commands.qpid_drain import _teller
 from tests.cli.running import run
 
+SEEN = (
+    "other users of this machine can see a password on a command line: write it into a file, and name that with --password-file"
+)
+
 
 @pytest.mark.parametrize(
     "words,why",
@@ -26,6 +30,12 @@ from tests.cli.running import run
         (["--from", "a:1", "--to", ""], '--to: there is no host in the address ""'),
         (["stauts", "--from", "a:1"], "'stauts' is not a command; there is: status; did you mean 'status'?"),
         (["--from", "a:1", "--to", "b:x"], "b:x"),
+        (["status", "--from", "a:1", "--cancel"], "status takes no --cancel"),
+        (["status", "--from", "a:1", "--check"], "status takes no --check"),
+        (["status", "--from", "a:1", "--to", "b:1"], "status takes no --to"),
+        (["status", "--from", "a:1", "--end-file", "f"], "status takes no --end-file"),
+        (["--from", "ann/pw@a:1", "--to", "b:1"], f"--from: {SEEN}"),
+        (["--from", "a:1", "--to", "ann/pw@b:1"], f"--to: {SEEN}"),
         (["--from", "a:1", "--to", "b:1", "--deadline", "nan"], "'nan' is not a number"),
         (["--from", "a:1", "--to", "b:1", "--deadline", "inf"], "'inf' is not a number"),
     ],

@@ -46,6 +46,17 @@ def test_what_has_no_meaning_here_is_refused_before_a_broker_is_asked(words: lis
     assert "secret" not in found.err
 
 
+def test_a_password_for_dest_is_told_where_it_goes(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("pencil\n")
+    ran = run("qpid-route", "--password-file", tmp_path / "password", "route", "list", "h")
+    assert (ran.status, ran.err) == (
+        2,
+        "qpid-route: --password-file needs a user in DEST, as in ann@host (see qpid-route --help)\n",
+    )
+    ran = run("qpid-route", "route", "list", "ann/secret@h")
+    assert (ran.status, "DEST: other users" in ran.err, "QPID_BROKER" in ran.err, "secret" in ran.err) == (2, True, False, False)
+
+
 def test_the_words_become_requests(peers: Any, tmp_path: Path) -> None:
     answers = {"CREATE route": [201, "created", {"uuid": "u"}], "DELETE route": [202, "it ends", {"uuid": "u", "ending": True}]}
     broker = peers(items={"route": [OF_A_QUEUE, ELSEWHERE]}, answers=answers, record=str(tmp_path / "asked"))
