@@ -8,6 +8,7 @@ object, the answer comes when a majority of the cluster has the change.
 from __future__ import annotations
 
 import fnmatch
+import shlex
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,9 @@ _ARGUMENTS = {
     "ive": ("qpid.ive", int),
 }
 """The argument for each option, with qpidd's name. A broker that does not know an argument refuses it by this name."""
+
+_FLAGS = ("qpid.shared_msg_group", "qpid.msg_sequence", "qpid.ive")
+"""The arguments whose option takes no value."""
 
 _CHANGES = (*_ARGUMENTS, "arguments", "replicate", "durable", "alternate_exchange", "made_only")
 """The options that change something at an update, or that the broker refuses to change."""
@@ -139,7 +143,7 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
 
     \b
     qpid-config [OPTIONS]                                    an overview
-    qpid-config [OPTIONS] exchanges|queues [FILTER]          a list; -r with bindings
+    qpid-config [OPTIONS] exchanges|queues [FILTER]          a list; -r with bindings; FILTER with *, ? and [...]
     qpid-config [OPTIONS] add exchange TYPE NAME             TYPE: direct fanout topic headers
     qpid-config [OPTIONS] update exchange|queue NAME         change limits, thresholds, times or alternate exchange
     qpid-config [OPTIONS] del exchange NAME
@@ -578,14 +582,19 @@ def _show_overview(counts: dict[str, Any], options: dict[str, Any]) -> None:
 
 
 def _attributes(item: dict[str, Any]) -> str:
-    """An object's properties as the options that would create it."""
+    """An object's properties as the options that would create it, for a shell."""
     parts = ["--durable"] if item.get("durable") else []
     parts += [f"--{option}" for option, field in (("auto-del", "autoDelete"), ("excl", "exclusive")) if item.get(field)]
     parts += [f"--replicate={item['replicate']}"] if item.get("replicate") in _REPLICATED else []
-    parts += [f"--alternate-exchange={item['alternateExchange']}"] if item.get("alternateExchange") else []
+    parts += [f"--alternate-exchange={shlex.quote(item['alternateExchange'])}"] if item.get("alternateExchange") else []
     option_of = {argument: option.replace("_", "-") for option, (argument, _) in _ARGUMENTS.items()}
     for name, value in sorted((item.get("arguments") or {}).items()):
-        parts.append(f"--{option_of[name]}={value}" if name in option_of else f"--argument {name}={value}")
+        if name in _FLAGS and value == 1:
+            parts.append(f"--{option_of[name]}")
+        elif name in option_of and name not in _FLAGS:
+            parts.append(f"--{option_of[name]}={shlex.quote(str(value))}")
+        else:
+            parts.append(f"--argument {shlex.quote(f'{name}={value}')}")
     return " ".join(parts)
 
 

@@ -25,7 +25,7 @@ from cli.output import note, say, show_json
 NAME = "qpid-route"
 LOCAL = "localhost"
 _CONFLICT, _NOT_FOUND = 409, 404
-_LINK_LINE = "{host:<16}{port:<8}{transport:<13}{durable}     {state:<18}{error}"
+_LINK_LINE = "{host:<15} {port:<7} {transport:<12} {durable}     {state:<17} {error}"
 
 
 Reach = Callable[[str], Coroutine[Any, Any, ManagementClient]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,20 @@ def test_queues_are_listed_with_the_options_that_would_make_them(broker: Any) ->
     assert lines[3] == "mail"
 
 
+def test_the_listed_options_can_be_given_back_in_a_shell(peers: Any) -> None:
+    arguments = {"qpid.shared_msg_group": 1, "qpid.group_header_key": "my key", "note": "a b", "x": 1}
+    queue = {"name": "jobs", "durable": False, "arguments": arguments, "alternateExchange": "dead letters"}
+    exchange = {"name": "e", "exchangeType": "topic", "arguments": {"qpid.msg_sequence": 1, "qpid.ive": 0}}
+    broker = peers(items={"queue": [queue], "exchange": [exchange]}).name
+    listed = run("qpid-config", "queues", "-b", broker).out.splitlines()[2]
+    assert shlex.split(listed) == [
+        *("jobs", "--alternate-exchange=dead letters", "--argument", "note=a b", "--group-header=my key", "--shared-groups"),
+        *("--argument", "x=1"),
+    ]
+    listed = run("qpid-config", "exchanges", "-b", broker).out.splitlines()[2]
+    assert shlex.split(listed) == ["topic", "e", "--argument", "qpid.ive=0", "--sequence"]
+
+
 def test_names_are_listed_without_their_control_characters(peers: Any) -> None:
     evil = {"name": "a\x9b2J\u2028b", "durable": False, "arguments": {"note": "\x1b[2J"}}
     bindings = [{"exchange": "", "queue": evil["name"], "key": "\x7fk\n", "arguments": {}}]
@@ -115,6 +130,8 @@ def test_names_are_listed_without_their_control_characters(peers: Any) -> None:
 def test_lists_are_filtered_by_name(broker: Any) -> None:
     lines = run("qpid-config", "-b", broker.name, "exchanges", "n*").out.splitlines()
     assert [line.split() for line in lines[2:]] == [["topic", "news"]]
+    lines = run("qpid-config", "-b", broker.name, "queues", "[jk]obs").out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["jobs"]
 
 
 def test_bindings_are_shown_from_both_sides(broker: Any) -> None:

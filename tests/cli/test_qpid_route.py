@@ -184,3 +184,10 @@ def test_an_answer_is_awaited_for_the_time_that_is_given(peers: Any, silent: str
     found = run("qpid-route", "--timeout", "0.3", *(broker.name if word == "%" else word for word in words))
     assert found.status == status
     assert f"no answer to {silent} in 0.3 s" in found.err + found.out
+
+
+def test_a_long_host_does_not_run_into_its_port(peers: Any) -> None:
+    host = "understudy-0.understudy-brokers"
+    broker = peers(items={"route": [OF_A_QUEUE | {"host": host, "source": f"amqp:{host}:5672", "state": "x" * 20}]})
+    (line,) = run("qpid-route", "link", "list", broker.name).out.splitlines()[3:]
+    assert line.split()[:5] == [host, str(OF_A_QUEUE["port"]), OF_A_QUEUE["transport"], "Y", "x" * 20]
