@@ -161,6 +161,12 @@ def markdown(options: Iterable[Option]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def way_to_extra(extra: str) -> str:
+    """What to do when the packages of an extra are missing. It names no package of an index, where others may have our name."""
+    wheel = f"understudy-VERSION-py3-none-any.whl[{extra}]"
+    return f"install the extra {extra}: pip install '.[{extra}]' in the checkout, or pip install '{wheel}'"
+
+
 # ---- where the texts come from
 
 

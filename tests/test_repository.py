@@ -108,6 +108,11 @@ def test_no_test_is_skipped_or_expected_to_fail() -> None:
     assert [name(path) for path in modules("tests") if path.resolve() != this and marks.search(text(path))] == []
 
 
+def test_no_error_names_a_package_of_an_index_that_may_be_another_projects() -> None:
+    """On PyPI the name of this project is another one's."""
+    assert [name(path) for path in modules(*PACKAGES) if "understudy[" in text(path)] == []
+
+
 def test_every_command_is_in_the_reference_and_has_its_entry_point(project: dict[str, Any]) -> None:
     reference = text(ROOT / "docs/reference/cli.md")
     scripts = {command: f"cli.start:{command.replace('-', '_')}" for command in MODULES}

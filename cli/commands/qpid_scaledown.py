@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.options import SettingsError
+from broker.options import SettingsError, way_to_extra
 from cli import endings, options
 from cli.output import note, say
 from cli.ranges import FloatRange
@@ -192,7 +192,7 @@ def _namespaces(reactor: Any, own: dict[str, Any], how: dict[str, Any]) -> list[
         from resource_manager.net.kubernetes import KubernetesClient, Server
         from resource_manager.net.lease import Lease, LeaseOf
     except ModuleNotFoundError as error:
-        raise endings.Refused(f"{error}: --namespace needs an extra: pip install 'understudy[kubernetes]'") from None
+        raise endings.Refused(f"{error}: for --namespace, {way_to_extra('kubernetes')}") from None
     try:
         names = [object_name(name) for name in own["namespaces"]]
         values: dict[str, Any] = {name: own[name] for name in _KUBERNETES} | {"certificate": None, "key": None}

@@ -66,7 +66,9 @@ class _Commands(click.Group):
         except ModuleNotFoundError as error:
             if (error.name or "").split(".")[0] not in _OF_SPARK:
                 raise
-            refuse(f"this needs Spark, and there is no {error.name} here: pip install 'understudy[spark]'")
+            from broker.options import way_to_extra  # only for an error
+
+            refuse(f"this needs Spark, and there is no {error.name} here: {way_to_extra('spark')}")
         except KeyboardInterrupt:
             wipe()
             click.echo("qpid-lag: interrupted", err=True)

@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from broker.options import SettingsError
+from broker.options import SettingsError, way_to_extra
 from resource_manager.core.arbiter import INTERFACE, Arbiter, ArbiterSettings
 
 GROUP = "understudy.arbiters"
@@ -64,7 +64,7 @@ def _load(name: str) -> Any:
     try:
         return import_module(OWN[name]) if name in OWN else offered[0].load()
     except Exception as error:
-        hint = f"; is its extra installed? pip install 'understudy[{name}]'" if name in OWN else f" ({_package(offered[0])})"
+        hint = f" ({_package(offered[0])})" if offered else f"; {way_to_extra(name)}" if isinstance(error, ImportError) else ""
         raise SettingsError(f"the arbiter {name} cannot be loaded: {type(error).__name__}: {_line(error)}{hint}") from error
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.running import ROOT, run
+from cli.programs import MODULES
+from tests.cli.running import ROOT, environment, run
 
 
 @pytest.mark.parametrize(
@@ -72,3 +73,30 @@ def test_it_watches_logs_and_ends_when_told_to(peers: Any) -> None:
     assert daemon.returncode == 0, rest
     assert any("127.0.0.1:1: connection refused" in line for line in lines)
     assert "Traceback" not in rest
+
+
+@pytest.mark.parametrize(
+    "command, words, extra",
+    [
+        ("qpid-resource-manager", ["--brokers", "a:1", "--arbiter", "etcd", "--cluster-name", "c"], "etcd"),
+        ("qpid-resource-manager", ["--brokers", "a:1", "--arbiter", "kubernetes", "--cluster-name", "c"], "kubernetes"),
+        ("qpid-scaledown", ["--namespace", "shop"], "kubernetes"),
+    ],
+)
+def test_the_way_to_a_missing_extra_names_no_package_of_an_index(
+    tmp_path: Path, command: str, words: list[str], extra: str
+) -> None:
+    """Breaks when an operator is told to install what another project has under our name."""
+    (tmp_path / "treq.py").write_text("raise ModuleNotFoundError('there is no treq', name='treq')")
+    paths = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    ran = subprocess.run(
+        [sys.executable, "-m", MODULES[command], *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment() | paths,
+        check=False,
+    )
+    assert ran.returncode in (1, 2)
+    way = f"pip install '.[{extra}]' in the checkout, or pip install 'understudy-VERSION-py3-none-any.whl[{extra}]'"
+    assert f"install the extra {extra}: {way}" in ran.stderr, ran.stderr

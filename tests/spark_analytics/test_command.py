@@ -77,7 +77,8 @@ def test_without_sparks_packages_the_way_to_get_them_is_told(tmp_path: Path) -> 
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
     assert (done.returncode, done.stderr) == (
         1,
-        "qpid-lag: this needs Spark, and there is no pyspark here: pip install 'understudy[spark]'\n",
+        "qpid-lag: this needs Spark, and there is no pyspark here: install the extra spark: pip install '.[spark]' in the "
+        "checkout, or pip install 'understudy-VERSION-py3-none-any.whl[spark]'\n",
     )
 
 
