@@ -34,6 +34,14 @@ NO_ACL = "no ACL file is in force: every user may do everything (qpidd --acl-fil
 """What it means when a broker has no rules."""
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
+FOR_EVER_S = 10 * 86_400.0
+"""`--timeout 0`, as in Apache Qpid's tools: longer than a command lasts, and short enough for a timer of the system."""
+
+
+def _timeout(text: str) -> float:
+    return FOR_EVER_S if text == "0" else seconds(0.1, 3600)(text)
+
+
 CONNECTION = (
     Option(
         "broker",
@@ -43,7 +51,7 @@ CONNECTION = (
         "Address of a broker, or addresses of all brokers of a cluster: [amqps:][user@]host[:port],...",
         short="b",
     ),
-    Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Time to wait for an answer.", short="t"),
+    Option("timeout", _timeout, 10.0, "SECONDS", "Time to wait for an answer. 0: no limit.", short="t"),
     SASL_MECHANISM,
     PASSWORD_FILE,
     *FILES,

@@ -191,6 +191,8 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
         show_json(result)
     elif (show := _SHOW.get(work)) is not None:
         show(result, given)
+    if work in (queues, exchanges) and rest and not result:
+        raise endings.Refused(f"no {words[0].removesuffix('s')} matches {rest[0]!r}")
 
 
 def _meant(words: tuple[str, ...]) -> tuple[Callable[[Task], Coroutine[Any, Any, Any]], tuple[str, ...]]:

@@ -46,7 +46,7 @@ class Task:
 
 def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
     table: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-        (("--timeout",), {"metavar": "SECONDS", "help": "Time to wait for an answer. [default: 10]"}),
+        (("--timeout",), {"metavar": "SECONDS", "help": "Time to wait for an answer. 0: no limit. [default: 10]"}),
         (("-v", "--verbose"), {"is_flag": True, "help": "Say what was done."}),
         (
             ("-q", "--quiet"),

@@ -30,16 +30,21 @@ class Kind:
     columns: tuple[Column, ...]
 
 
+def _word(value: Any) -> str:
+    """A text; as in the original, `-` for one that is empty, so that a script can count the columns."""
+    return text(value) or "-"
+
+
 def _connection_table() -> Kind:
     return Kind(
         "connection",
         "Connections",
         (
             Column("connection", "address", text),
-            Column("cproc", "processName", text),
-            Column("cpid", "processId", text),
-            Column("mech", "mechanism", text),
-            Column("auth", "user", text),
+            Column("cproc", "processName", _word),
+            Column("cpid", "processId", _word),
+            Column("mech", "mechanism", _word),
+            Column("auth", "user", _word),
             Column("connected", "connected_s", duration, number=True),
             Column("idle", "idle_s", duration, number=True),
             counting("msgIn", "messagesIn"),
@@ -101,12 +106,12 @@ KINDS = {
             Column("subscr", "id", text),
             Column("queue", "queue", text),
             Column("conn", "connection", text),
-            Column("procName", "processName", text),
-            Column("procId", "processId", text),
+            Column("procName", "processName", _word),
+            Column("procId", "processId", _word),
             Column("browse", "browse", flag),
             Column("acked", "acknowledged", flag),
             Column("excl", "exclusive", flag),
-            Column("creditMode", "creditMode", text),
+            Column("creditMode", "creditMode", _word),
             counting("delivered", "delivered"),
             counting("sessUnacked", "unacked"),
             Column("still", "still_s", duration, number=True),

@@ -134,6 +134,14 @@ def test_lists_are_filtered_by_name(broker: Any) -> None:
     assert [line.split()[0] for line in lines[2:]] == ["jobs"]
 
 
+def test_a_filter_that_matches_nothing_ends_with_1_as_in_the_original(broker: Any) -> None:
+    for type in ("queue", "exchange"):
+        ran = run("qpid-config", f"{type}s", "x*", "-b", broker.name)
+        assert (ran.status, ran.err) == (1, f"qpid-config: no {type} matches 'x*'\n")
+    ran = run("qpid-config", "queues", "x*", "--format", "json", "-b", broker.name)
+    assert (ran.status, ran.out) == (1, "[]\n")
+
+
 def test_bindings_are_shown_from_both_sides(broker: Any) -> None:
     queues = run("qpid-config", "queues", "-r", "-b", broker.name).out.splitlines()
     assert queues == ["Queue 'jobs'", "    bind [jobs] => ''", "    bind [eu.#] => news", "Queue 'mail'"]

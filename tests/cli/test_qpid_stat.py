@@ -93,6 +93,23 @@ def test_rows_are_sorted_limited_and_turned_round(broker: Any) -> None:
     assert rows(run("qpid-stat", "-q", "-b", broker.name, "-S", "msg", "-I", "-L", "2").out) == ["jobs", "zoo"]
 
 
+def test_texts_that_are_empty_are_a_dash_where_the_original_has_one(peers: Any) -> None:
+    """Breaks when a script that counts columns takes the time of a connection for its user."""
+    connection = {"address": "127.0.0.1:9", "processName": "", "processId": 0, "mechanism": "ANONYMOUS", "user": ""}
+    subscription = {"id": "s1", "queue": "jobs", "connection": "c1", "processName": "", "creditMode": "", "delivered": 5}
+    broker = peers(items={"connection": [connection], "subscription": [subscription]}).name
+    row = run("qpid-stat", "-c", "-b", broker).out.splitlines()[3]
+    assert row.split() == ["127.0.0.1:9", "-", "0", "ANONYMOUS", "-", "0s", "0s", "0", "0", "0s"]
+    row = run("qpid-stat", "-u", "-b", broker).out.splitlines()[3]
+    assert row.split() == ["s1", "jobs", "c1", "-", "-", "-", "5", "0", "0s"]
+
+
+def test_a_time_of_0_waits_without_a_limit(peers: Any) -> None:
+    broker = peers(items=ITEMS)
+    assert run("qpid-stat", "-q", "-b", broker.name, "--timeout", "0").status == 0
+    assert run("qpid-stat", "-q", "-b", broker.name, "--timeout", "0.01").status == 2
+
+
 def test_rows_that_are_left_out_are_told_and_json_has_all(peers: Any) -> None:
     """Breaks when a script misses queues, and a person does not learn that there are more."""
     queues = [QUEUE | {"name": f"q{number}"} for number in range(67)]
