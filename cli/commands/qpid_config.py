@@ -142,24 +142,38 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     """List, create and delete queues, exchanges, bindings and policies.
 
     \b
-    qpid-config [OPTIONS]                                    an overview
-    qpid-config [OPTIONS] exchanges|queues [FILTER]          a list; -r with bindings; FILTER with *, ? and [...]
-    qpid-config [OPTIONS] add exchange TYPE NAME             TYPE: direct fanout topic headers
-    qpid-config [OPTIONS] update exchange|queue NAME         change limits, thresholds, times or alternate exchange
+    qpid-config [OPTIONS]
+        an overview
+    qpid-config [OPTIONS] exchanges|queues [FILTER]
+        a list; -r with bindings; FILTER with *, ? and [...]
+    qpid-config [OPTIONS] add exchange TYPE NAME
+        TYPE: direct fanout topic headers
+    qpid-config [OPTIONS] update exchange|queue NAME
+        change limits, thresholds, times or alternate exchange
     qpid-config [OPTIONS] del exchange NAME
     qpid-config [OPTIONS] add queue NAME
     qpid-config [OPTIONS] del queue NAME
-    qpid-config [OPTIONS] bind EXCHANGE QUEUE [KEY]          direct, topic, fanout
-    qpid-config [OPTIONS] bind EXCHANGE QUEUE KEY all|any [N=V]...    headers
+    qpid-config [OPTIONS] bind EXCHANGE QUEUE [KEY]
+        direct, topic, fanout
+    qpid-config [OPTIONS] bind EXCHANGE QUEUE KEY all|any
+        [N=V]...    headers
     qpid-config [OPTIONS] unbind EXCHANGE QUEUE [KEY]
-    qpid-config [OPTIONS] purge QUEUE                        remove messages; --count, --filter
-    qpid-config [OPTIONS] move QUEUE TO                      move messages to another queue
-    qpid-config [OPTIONS] reroute QUEUE [EXCHANGE]           send messages to EXCHANGE, or to the alternate exchange
-    qpid-config [OPTIONS] list TYPE                          all objects of a type
-    qpid-config [OPTIONS] reload-acl                         make the broker read its ACL file again
-    qpid-config [OPTIONS] log [LEVEL+]                       print or set the broker's log level
-    qpid-config [OPTIONS] shutdown                           shut the broker down; --force: even if no majority is left
-    qpid-config acl-check FILE [USER ACTION OBJECT [N=V]...] check an ACL file, without a broker
+    qpid-config [OPTIONS] purge QUEUE
+        remove messages; --count, --filter
+    qpid-config [OPTIONS] move QUEUE TO
+        move messages to another queue
+    qpid-config [OPTIONS] reroute QUEUE [EXCHANGE]
+        send messages to EXCHANGE or the alternate exchange
+    qpid-config [OPTIONS] list TYPE
+        all objects of a type
+    qpid-config [OPTIONS] reload-acl
+        make the broker read its ACL file again
+    qpid-config [OPTIONS] log [LEVEL+]
+        print or set the broker's log level
+    qpid-config [OPTIONS] shutdown
+        shut the broker down; --force: without a majority
+    qpid-config acl-check FILE [USER ACTION OBJECT [N=V]...]
+        check an ACL file, without a broker
     """
     _check_selection(words, given)
     if words[:1] == ("acl-check",):

@@ -80,11 +80,16 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
     """Empty a broker before it is removed: move all its queues to another broker, and verify that nothing is left.
 
     \b
-    qpid-drain --from URL --to URL            move all queues
-    qpid-drain --from URL --to URL --check    print what does not fit
-    qpid-drain --store DIR --to URL           drain a store without its broker
-    qpid-drain --from URL --cancel            cancel; the source serves the rest
-    qpid-drain status --from URL              print what is left
+    qpid-drain --from URL --to URL
+        move all queues
+    qpid-drain --from URL --to URL --check
+        print what does not fit
+    qpid-drain --store DIR --to URL
+        drain a store without its broker
+    qpid-drain --from URL --cancel
+        cancel; the source serves the rest
+    qpid-drain status --from URL
+        print what is left
 
     From the start of a drain on, the source accepts no clients. Messages that have moved stay on the target.
 

@@ -75,14 +75,18 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     """Manage routes, which fetch messages from other brokers.
 
     \b
-    qpid-route [OPTIONS] route add DEST SRC EXCHANGE KEY [TAG] [EXCLUDE,...] [MECHANISM]
+    qpid-route [OPTIONS] route add DEST SRC EXCHANGE KEY
+        [TAG] [EXCLUDE,...] [MECHANISM]
     qpid-route [OPTIONS] route del DEST SRC EXCHANGE KEY
-    qpid-route [OPTIONS] queue add DEST SRC EXCHANGE QUEUE [MECHANISM]
+    qpid-route [OPTIONS] queue add DEST SRC EXCHANGE QUEUE
+        [MECHANISM]
     qpid-route [OPTIONS] queue del DEST SRC EXCHANGE QUEUE
     qpid-route [OPTIONS] route list|flush [DEST]
-    qpid-route [OPTIONS] route map [BROKER]     routes of the broker, and of those that it fetches from
+    qpid-route [OPTIONS] route map [BROKER]
+        routes of the broker, and of its sources
     qpid-route [OPTIONS] link list [DEST]
-    qpid-route [OPTIONS] link del DEST SRC      all routes from SRC
+    qpid-route [OPTIONS] link del DEST SRC
+        all routes from SRC
 
     DEST and SRC: [amqps:][user@]host[:port],... EXCHANGE is an exchange of DEST, and for `route` also of SRC. For `queue` it may
     be a queue of DEST. The brokers of DEST have the passwords for SRC in the file of their option --route-passwords.

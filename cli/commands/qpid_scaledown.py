@@ -97,8 +97,12 @@ def command(form: str, **given: Any) -> None:
 
     \b
     echo 3 > replicas
-    qpid-scaledown --stores /var/lib/understudy --replicas-file replicas --brokers 10.0.0.1:{5672+ordinal} --to 10.0.0.1:5672
-    qpid-scaledown --namespace shop          on Kubernetes: the wanted number is the replicas of each StatefulSet
+    qpid-scaledown --stores /var/lib/understudy \\
+        --replicas-file replicas \\
+        --brokers 10.0.0.1:{5672+ordinal} --to 10.0.0.1:5672
+    qpid-scaledown --namespace shop
+        on Kubernetes: the wanted number is the replicas of
+        each StatefulSet
 
     The highest number is drained first. Nothing is drained while the wanted number is 0. If a store is wanted again, its drain
     is cancelled when its broker runs. The store of a wanted broker is never drained, even if the broker is down. Of several

@@ -14,7 +14,7 @@ from cli.options import CONNECTION
 from cli.verify import qpid_verify
 from ha import settings as ha_settings
 from resource_manager.settings import OPTIONS
-from tests.cli.running import ROOT
+from tests.cli.running import ROOT, run
 
 PAGE = (ROOT / "docs" / "reference" / "cli.md").read_text()
 COMMON = {"--help", "--version", "--format", "--ha-admin"}
@@ -35,6 +35,13 @@ def test_every_option_is_in_the_reference(module: object) -> None:
     command = module.command  # type: ignore[attr-defined]
     documented = set(re.findall(r"--[a-z][a-z-]*", PAGE))
     assert sorted(options(command) - COMMON - documented) == []
+
+
+@pytest.mark.parametrize("command", ["qpid-config", "qpid-drain", "qpid-ha", "qpid-route", "qpid-scaledown", "qpid-stat"])
+def test_the_help_fits_into_60_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when a terminal wraps it in the middle of a word."""
+    monkeypatch.setenv("COLUMNS", "60")
+    assert [line for line in run(command, "--help").out.splitlines() if len(line) > 60] == []
 
 
 def test_every_command_of_qpid_ha_is_in_the_reference() -> None:
