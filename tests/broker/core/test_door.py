@@ -386,6 +386,11 @@ def disposition(first: bytes, last: bytes = NULL, outcome: bytes = ACCEPTED, *, 
     return performative(0x15, role, first, last, TRUE, outcome)
 
 
+def naming(n_deliveries: int) -> bytes:
+    """A disposition that names so many."""
+    return disposition(uint(0), uint(n_deliveries - 1))
+
+
 @pytest.mark.parametrize("outcome", [ACCEPTED, NOTED], ids=["plain", "with fields"])
 @pytest.mark.parametrize("role", [TRUE, FALSE, b"\x56\x01"])
 @pytest.mark.parametrize(
@@ -407,15 +412,23 @@ def disposition(first: bytes, last: bytes = NULL, outcome: bytes = ACCEPTED, *, 
 def test_what_dispositions_name_is_added_up_and_beyond_a_bound_the_rest_waits(
     first: bytes, last: bytes, names: int, role: bytes, outcome: bytes
 ) -> None:
-    """Breaks when proton makes millions of events in one turn: a disposition of 34 bytes may name all of a session."""
+    """Breaks when proton makes millions of events in one turn: a disposition of 34 bytes may name all of a session. Another one
+    names nearly all that may be named, so that ten like this one tell whether any of them counts for one too many or too few."""
     one = disposition(first, last, outcome, role=role)
-    count = limits.NAMED_AT_ONCE // names
+    most, beyond = (naming(limits.NAMED_AT_ONCE + more - 10 * names) + one * 10 for more in (0, 1))
     knock = admitted()
-    assert (knock.door.take(one * count), knock.door.enough, knock.door.costly) == (one * count, False, False)
-    assert (knock.door.take(one * (count + 1)), knock.door.enough) == (one * (count + 1), False), "nothing follows"
-    assert knock.door.take(one * (count + 1) + PIECE + one) == one * (count + 1)
+    assert (knock.door.take(most + PIECE), knock.door.enough, knock.door.costly) == (most + PIECE, False, False)
+    assert (knock.door.take(beyond), knock.door.enough) == (beyond, False), "nothing follows"
+    assert knock.door.take(beyond + PIECE + one) == beyond
     assert (knock.door.enough, knock.door.costly) == (True, True)
     assert (knock.door.take(b""), knock.door.enough, knock.refusal) == (PIECE + one, False, "")
+
+
+def test_dispositions_that_name_one_delivery_each_go_through_up_to_the_bound() -> None:
+    said = disposition(uint(5)) * limits.NAMED_AT_ONCE
+    knock = admitted()
+    assert (knock.door.take(said + PIECE), knock.door.enough) == (said + PIECE, False)
+    assert (knock.door.take(disposition(uint(5)) + said + PIECE), knock.door.enough) == (disposition(uint(5)) + said, True)
 
 
 def test_a_client_that_settles_five_thousand_one_by_one_in_one_read_does_not_wait() -> None:
