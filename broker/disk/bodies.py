@@ -203,23 +203,17 @@ class Readers:
 
     def _read(self, place: int, nbytes: int, *, alone: bool) -> bytes | None:
         """Read one span. None when the disk refuses a span of several bodies: then the caller reads each body by itself."""
-        with self._using(place) as fd:
-            try:
-                return self._disk.read(fd, nbytes, offset_of(place))
-            except OSError as error:
-                if not alone:
-                    return None
-                path = self._path_of(file_of(place))
-                raise Unreadable(place, f"{path} cannot be read at byte {offset_of(place)}: {error.strerror}") from error
-
-    @contextlib.contextmanager
-    def _using(self, place: int) -> Iterator[int]:
         with self._lock:
             held = self._held(place)
             self._open.move_to_end(file_of(place))
             held.readers += 1
         try:
-            yield held.fd
+            return self._disk.read(held.fd, nbytes, offset_of(place))
+        except OSError as error:
+            if not alone:
+                return None
+            path = self._path_of(file_of(place))
+            raise Unreadable(place, f"{path} cannot be read at byte {offset_of(place)}: {error.strerror}") from error
         finally:
             with self._lock:
                 held.readers -= 1
@@ -250,8 +244,9 @@ class Readers:
 
     def _trim(self, most: int | None = None) -> None:
         spare = len(self._open) - (MAX_OPEN if most is None else most)
-        for number in [number for number, held in self._open.items() if not held.readers][: max(0, spare)]:
-            self._disk.close(self._open.pop(number).fd)
+        if spare > 0:
+            for number in [number for number, held in self._open.items() if not held.readers][:spare]:
+                self._disk.close(self._open.pop(number).fd)
 
     def forget(self, numbers: Sequence[int] | None = None) -> None:
         """Stop using the open descriptors of these files (None: all), because the files are about to be deleted or their numbers
@@ -267,6 +262,9 @@ class Readers:
 
 def _together(spans: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
     """Group the indexes of spans that are near each other in one file, so that one read gets each group."""
+    if len(spans) == 1:
+        yield [0]
+        return
     group: list[int] = []
     start = end = 0
     for at in sorted(range(len(spans)), key=lambda at: spans[at][0]):

@@ -73,14 +73,17 @@ def lots_of(order: Discipline) -> Iterator[Lot]:
 def all_messages(lane: Lane, read: Callable[[int, int], bytes]) -> Iterator[tuple[int, bytes]]:
     """Sequence and bytes of all messages alive, from memory or from where they lie."""
     for block in lane.blocks:
-        for run in range(len(block.run_starts)):
-            start, end = block.bounds(run)
-            stretches = list(block.stretches(start, end))
-            if stretches:
-                body = block.body(run)
-                data, base = body or (read(block.places[run], block.run_bytes(run)), -block.offsets[start])
-                for lo, hi in stretches:
-                    yield from enumerate(Lot(block, lo, hi, data, base).messages(), block.first_seq + lo)
+        end, body = 0, (b"", 0)
+        for first, stop in block.stretches(0, block.stop):
+            lo = first
+            while lo < stop:
+                if lo >= end:
+                    run = block.run_of(lo)
+                    start, end = block.bounds(run)
+                    body = block.body(run) or (read(block.places[run], block.run_bytes(run)), -block.offsets[start])
+                hi = min(stop, end)
+                yield from enumerate(Lot(block, lo, hi, *body).messages(), block.first_seq + lo)
+                lo = hi
 
 
 def read_back(lane: Lane, files: Files, sequence: int) -> None:
