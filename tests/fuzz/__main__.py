@@ -3,7 +3,8 @@
 Life of a run: one process, the nursery, loads the modules that read bytes and has Atheris instrument them, so that libFuzzer sees
 which input reaches a new place. That takes seconds, so it is done once. Each target gets a process of its own, forked from the
 nursery; it begins with the seeds and the corpus of the target, and ends after so many inputs or seconds, or with the first find,
-whose bytes are then in a file that the output names. `--keep` makes those inputs the corpus that reach what all of them reach.
+whose bytes are then in a file that the output names. `--keep` makes those inputs the corpus that reach what all of them reach:
+to find them, libFuzzer starts its own program again, which has the nursery fork once more.
 
 Invariant: nothing of ours is imported in the nursery before Atheris is told what to instrument. That is why this module imports
 nothing of ours at its top.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
 import shlex
 import socket
 import subprocess
@@ -35,10 +37,11 @@ _MOST_BYTES = 1 << 16
 """The length of a call of the nursery."""
 
 
-def command_of(target: str, folder: Path) -> Path:
-    """A command that feeds a target, made in that folder: to merge, libFuzzer starts its own program again."""
+def command_of(target: str, folder: Path, address: str) -> Path:
+    """A command that has the nursery feed a target, made in that folder: to merge, libFuzzer starts its own program again."""
     path = folder / f"fuzz-{target}"
-    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m tests.fuzz --inside {target} "$0" "$@"\n')
+    words = shlex.join([sys.executable, "-m", "tests.fuzz", "--again", address, target])
+    path.write_text(f'#!/bin/sh\nexec {words} "$0" "$@"\n')
     path.chmod(0o700)
     return path
 
@@ -48,8 +51,12 @@ class Nursery:
 
     def __init__(self) -> None:
         self._calls, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._folder = tempfile.TemporaryDirectory(prefix="understudy-nursery-")
+        self.address = f"{self._folder.name}/again"
+        """Where those call that it has forked."""
         with theirs:
-            self._process = subprocess.Popen([sys.executable, "-m", "tests.fuzz", "--nursery"], stdin=theirs.fileno())
+            command = [sys.executable, "-m", "tests.fuzz", "--nursery", self.address]
+            self._process = subprocess.Popen(command, stdin=theirs.fileno())
 
     def __enter__(self) -> Self:
         return self
@@ -57,20 +64,26 @@ class Nursery:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._calls.close()
         self._process.wait()
+        self._folder.cleanup()
 
     def ran(self, target: str, *words: str) -> int:
         """The exit status of libFuzzer with these words, the first of which is its own program. It writes where we write."""
-        socket.send_fds(self._calls, [json.dumps([target, *words]).encode()], [1])
-        status = self._calls.recv(_MOST_BYTES)
-        assert status, "the nursery has ended"
-        return int(status)
+        return called(self._calls, target, *words)
+
+
+def called(calls: socket.socket, target: str, *words: str) -> int:
+    """The exit status of what the nursery was asked for."""
+    socket.send_fds(calls, [json.dumps([target, *words]).encode()], [1])
+    status = calls.recv(_MOST_BYTES)
+    assert status, "the nursery has ended"
+    return int(status)
 
 
 def fuzzed(nursery: Nursery, target: str, folder: Path, corpus: Path, runs: int, seconds: int, seed: int, keeping: bool) -> int:
     """Feed a target; 0 when nothing was found. What is written goes to that folder, but for a find and what is kept."""
     from tests.fuzz.seeds import corpus_of, keep
 
-    command = str(command_of(target, folder))
+    command = str(command_of(target, folder, nursery.address))
     inputs, merged = folder / "inputs", folder / "merged"
     inputs.mkdir()
     merged.mkdir()
@@ -108,34 +121,51 @@ def inside(target: str, words: list[str]) -> NoReturn:
     sys.exit(0)
 
 
-def serve(calls: socket.socket) -> NoReturn:
-    """The nursery: a child for every call, one after another, until there are no more calls. The child ends in `inside`."""
-    while True:
-        said, descriptors, _, _ = socket.recv_fds(calls, _MOST_BYTES, 1)
-        if not said:
-            sys.exit(0)
-        child = os.fork()
-        if child == 0:
-            calls.close()
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            for standard in (1, 2):
-                os.dup2(descriptors[0], standard)
-            target, *words = json.loads(said)
-            inside(target, words)
-        os.close(descriptors[0])
-        _, status = os.waitpid(child, 0)
-        calls.send(b"%d" % os.waitstatus_to_exitcode(status))
+def serve(calls: socket.socket, again: socket.socket) -> NoReturn:
+    """The nursery: a child for every call, one after another, until there are no more calls."""
+    while served(calls, again):
+        pass
+    sys.exit(0)
+
+
+def served(calls: socket.socket, again: socket.socket) -> bool:
+    """Answer one call with a child, which ends in `inside`, and meanwhile whatever it starts that calls again. False when there
+    are no more calls."""
+    said, descriptors, _, _ = socket.recv_fds(calls, _MOST_BYTES, 1)
+    if not said:
+        return False
+    child = os.fork()
+    if child == 0:
+        calls.close()
+        again.close()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for standard in (1, 2):
+            os.dup2(descriptors[0], standard)
+        target, *words = json.loads(said)
+        inside(target, words)
+    os.close(descriptors[0])
+    ended = os.pidfd_open(child)
+    while ended not in select.select([ended, again.fileno()], [], [])[0]:
+        with again.accept()[0] as caller:
+            served(caller, again)
+    os.close(ended)
+    _, status = os.waitpid(child, 0)
+    calls.send(b"%d" % os.waitstatus_to_exitcode(status))
+    return True
 
 
 def main() -> int:
     """The command. Returns its exit status."""
     if sys.argv[1:2] == ["--nursery"]:
-        calls = socket.socket(fileno=os.dup(0))
+        calls, again = socket.socket(fileno=os.dup(0)), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        again.bind(sys.argv[2])
+        again.listen()
         loaded()
-        serve(calls)
-    if sys.argv[1:2] == ["--inside"]:
-        loaded()
-        inside(sys.argv[2], sys.argv[3:])
+        serve(calls, again)
+    if sys.argv[1:2] == ["--again"]:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as calls:
+            calls.connect(sys.argv[2])
+            return called(calls, *sys.argv[3:])
     from tests.fuzz.seeds import CORPUS
     from tests.fuzz.targets import TARGETS
 
