@@ -22,8 +22,8 @@ def test_one_seed_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_range_of_seeds_ends_with_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "1-4", "-j", "2"]) == 0
-    assert capsys.readouterr().out.startswith("4 runs in ")
+    assert main(["--seeds", "21-23", "-j", "2"]) == 0
+    assert capsys.readouterr().out.startswith("3 runs in ")
 
 
 def test_time_bounds_a_soak(capsys: pytest.CaptureFixture[str]) -> None:
