@@ -456,6 +456,8 @@ class Cluster:
         for position, one in enumerate(alive):
             for other in alive[position + 1 :]:
                 shared = one.entries.keys() & other.entries.keys()
+                if [*map(one.entries.get, shared)] == [*map(other.entries.get, shared)]:
+                    continue  # as nearly always, and quickly seen: most are the same objects
                 same = max((index for index in shared if one.entries[index].epoch == other.entries[index].epoch), default=0)
                 for index in shared:
                     if index <= same:
