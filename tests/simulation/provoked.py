@@ -158,12 +158,6 @@ _KEPT_PARTS = [_IN_PARTS, replace(_CONSUMER, start_s=4.5)]
 """The same, and they stay on the queue for long."""
 
 
-def _scattered(producer: ClientPlan) -> Plan:
-    """Two consumers accept each message when it pleases them, and the broker repeats itself."""
-    consumers = [ClientPlan("consumer", name, "q0", window=20, modify=0.2, settle_delay_s=0.3) for name in ("c", "d")]
-    return _plan([producer, *consumers], repeats=True, duration_s=3.0)
-
-
 def _ranked(*actions: Action, **fields: Any) -> Plan:
     """A queue with ten levels of priority, and a consumer that falls behind and keeps what it gets for a while."""
     return with_levels(_plan([*_PRODUCERS, replace(_CONSUMER, settle_delay_s=0.5)], *actions, **fields), (10,))
@@ -189,6 +183,14 @@ def _fetching(*actions: Action, **fields: Any) -> Plan:
 
 _SUBSCRIBED = with_subscriptions(
     _plan(BUSY, *(Action(1.2 + 0.6 * number, "kill", "primary", seconds=0.2) for number in range(4)), duration_s=4.0), (0, 1)
+)
+_RANKED = _ranked(*(Action(at_s, "kill", "backup", seconds=0.1) for at_s in (1.2, 1.8)), checkpoint_bytes=2048)
+_SOME_DIE = [Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)]
+_MOVED = _moving(*_SOME_DIE, checkpoint_bytes=2048)
+_NUMBERED = _numbering(*_SOME_DIE, checkpoint_bytes=2048)
+_FETCHED = _fetching(*_SOME_DIE, checkpoint_bytes=2048)
+_FETCHED_SLOWLY = _fetching(
+    *(Action(1.4 + 0.9 * number, "kill", "primary", seconds=0.1) for number in range(3)), latency_s=_SLOW_LINKS_S
 )
 _MOVES = _moving(*_repeated((1.4, 2.4), _an_old_primary_comes_back), disk_s=_SLOW_SYNC_S)
 _SWITCHES = with_brief(
@@ -247,6 +249,10 @@ _TAGGED = _plan(
 _COUNTED = _plan([_PRODUCERS[0], ClientPlan("consumer", "c", "q0", window=20, modify=0.6)], repeats=True, duration_s=3.0)
 _BEHIND = _plan(BUSY, *(Action(at_s, "kill", "backup", seconds=1.2) for at_s in (1.0, 2.6)), checkpoint_bytes=2048)
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
+_MODIFIED = _plan(
+    MODIFYING, *(Action(1.0 + 0.3 * number, "kill", "backup", seconds=0.1) for number in range(8)), checkpoint_bytes=2048
+)
+_CUT_SHORT = _plan(_PARTS, *_KILLS, part_bytes=512)
 _GROUPED = with_groups(_plan(BUSY, duration_s=3.0), 3, shared=True)
 _OWNED = with_groups(
     _plan(
@@ -307,8 +313,7 @@ def _alone_and_then_the_other(at_s: float) -> list[Action]:
     ]
 
 
-_WITNESSED = _plan(BUSY, *_repeated((1.0, 3.4), _alone_and_then_the_other), witness=True)
-_WITNESSED_SLOWLY = replace(_WITNESSED, disk_s=_SLOW_SYNC_S)
+_WITNESSED = _plan(BUSY, *_repeated((1.0, 3.4), _alone_and_then_the_other), witness=True, disk_s=_SLOW_SYNC_S)
 
 _OPERATED = with_operator(
     _plan(
@@ -350,7 +355,7 @@ PROVOKED: dict[str, Plan] = {
     "witness-votes-for-whoever-asks": _WITNESSED,
     "attests-before-it-is-saved": _WITNESSED,
     "forgets-what-it-attests": _WITNESSED,
-    "asks-for-what-no-disk-has": _WITNESSED_SLOWLY,
+    "asks-for-what-no-disk-has": _WITNESSED,
     "keeps-what-was-altered": _ALTERED,
     "checkpoint-forgets-alterations": _ALTERED,
     "makes-without-policies": _DECREED,
@@ -392,13 +397,11 @@ PROVOKED: dict[str, Plan] = {
         checkpoint_bytes=_LOG_KEPT,
         segment_bytes=1 << 17,
     ),
-    "checkpoint-forgets-delivery-counts": _plan(
-        MODIFYING, *(Action(1.0 + 0.3 * number, "kill", "backup", seconds=0.1) for number in range(8)), checkpoint_bytes=2048
-    ),
+    "checkpoint-forgets-delivery-counts": _MODIFIED,
     "gives-what-nobody-selects": _SELECTED,
     "selects-what-another-has": _SELECTED,
     "never-selects-again": _SELECTED,
-    "stops-at-a-dead-message": _scattered(_PRODUCERS[0]),
+    "stops-at-a-dead-message": _COUNTED,
     "counts-up-to-a-gap": _COUNTED,
     "whole-at-the-first-word": _DAMAGED,
     "cuts-without-a-floor": _DAMAGED,
@@ -420,40 +423,28 @@ PROVOKED: dict[str, Plan] = {
     "counts-blank-votes": _REPLACED,
     "promises-blank-votes": _REPLACED,
     "counts-provisional-votes": _REPLACED,
-    "lowest-level-first": _ranked(duration_s=2.0),
-    "overtakes-a-level-that-is-read": _ranked(message_memory=2000, duration_s=2.0),
-    "puts-without-saying": _moving(),
-    "forgets-without-asking": _fetching(latency_s=_SLOW_LINKS_S),
-    "holds-for-ever": _fetching(),
-    "fetches-again": _fetching(
-        *(Action(1.4 + 0.9 * number, "kill", "primary", seconds=0.1) for number in range(3)), latency_s=_SLOW_LINKS_S
-    ),
-    "checkpoint-forgets-routes": _fetching(
-        *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
-    ),
-    "says-before-it-puts": _moving(),
+    "lowest-level-first": _RANKED,
+    "overtakes-a-level-that-is-read": _RANKED,
+    "puts-without-saying": _MOVED,
+    "forgets-without-asking": _FETCHED_SLOWLY,
+    "holds-for-ever": _FETCHED,
+    "fetches-again": _FETCHED_SLOWLY,
+    "checkpoint-forgets-routes": _FETCHED,
+    "says-before-it-puts": _MOVED,
     "takes-the-lost-for-held": _MOVES,
-    "checkpoint-forgets-what-came": _moving(
-        *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
-    ),
+    "checkpoint-forgets-what-came": _MOVED,
     "takes-back-for-nobody": with_overdue(_plan(BUSY, duration_s=2.0), alone=False),
-    "checkpoint-forgets-notes": _plan(
-        MODIFYING, *(Action(1.0 + 0.5 * number, "kill", "backup", seconds=0.2) for number in range(4)), checkpoint_bytes=2048
-    ),
-    "knows-links-by-their-connections": _numbering(),
-    "checkpoint-forgets-links": _numbering(
-        *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
-    ),
+    "checkpoint-forgets-notes": _MODIFIED,
+    "knows-links-by-their-connections": _NUMBERED,
+    "checkpoint-forgets-links": _NUMBERED,
     "keeps-subscriptions-to-itself": _SUBSCRIBED,
     "subscription-goes-with-its-connection": _SUBSCRIBED,
     "knows-filters-of-its-own-term": _SUBSCRIBED,
     "unsubscribes-before-it-is-committed": _SUBSCRIBED,
     "unsubscribes-nobody": _SUBSCRIBED,
-    "levels-by-the-batch": _ranked(duration_s=2.0),
-    "checkpoint-forgets-levels": _ranked(
-        *(Action(at_s, "kill", "backup", seconds=0.1) for at_s in (1.2, 1.8)), checkpoint_bytes=2048
-    ),
-    "releases-the-lowest-level": _ranked(*_repeated((1.0, 2.4, 3.8, 5.2), _the_first_is_cut_off_and_leads_again)),
+    "levels-by-the-batch": _RANKED,
+    "checkpoint-forgets-levels": _RANKED,
+    "releases-the-lowest-level": _ranked(*_the_first_is_cut_off_and_leads_again(1.0)),
     "frees-a-group-with-its-first": _GROUPED,
     "behind-its-group": _GROUPED,
     "gives-what-is-not-given": _OWNED,
@@ -474,7 +465,7 @@ PROVOKED: dict[str, Plan] = {
         made_at_s=(0.5,),
     ),
     "producers-use-nothing": with_brief(_plan(BUSY, duration_s=5.0), "all", away_s=5.0, made_at_s=(0.5,), sends_s=3.0),
-    "leaves-parts": _plan(_PARTS, *_KILLS, part_bytes=512),
+    "leaves-parts": _CUT_SHORT,
     "sweeps-what-is-held": _plan(_KEPT_PARTS, *_KILLS, part_bytes=512),
     "lets-go-for-all": with_hub(
         _plan(
@@ -489,8 +480,8 @@ PROVOKED: dict[str, Plan] = {
         "",
         kept=False,
     ),
-    "manifest-lacks-a-part": _plan(_PARTS, part_bytes=512),
-    "delivers-what-is-read": _plan(_PARTS, part_bytes=512),
+    "manifest-lacks-a-part": _CUT_SHORT,
+    "delivers-what-is-read": _CUT_SHORT,
     "compacts-nothing": _HOARD,
     "keeps-dead-files": _HOARD,
     "stretch-ends-at-a-file": _HOARD,
