@@ -1,6 +1,7 @@
 """`qpid-lag keep`: a process that keeps Spark running, and makes the reports that `qpid-lag summarise` of the same user asks for.
 
 A short summary spends most of its time on the start of Java, and on the first plans of a Java that has compiled nothing yet.
+So the process makes reports that nobody needs, to warm up: one before it listens, the others while nobody asks.
 
 Only a request, steps of progress and a report travel, as lines of JSON, over a socket in a folder that only its user can enter.
 Each side checks the other's user. Options, printing, pages and exit codes stay in `summarise`. Requests are answered one at a
@@ -10,6 +11,14 @@ without it: the process works in the client's folder meanwhile, because a report
 other times in the root folder, because the one where it was started may be removed. When a client goes away, its job is
 cancelled. An error of the client's files is left to the client. If Spark fails, or its temporary folder is removed, the process
 ends.
+
+Of warming up, this holds:
+
+- A client does not wait for it. While a round is made, another thread takes the next client, and answers it with a first step
+  at once, so that it does not go away. Spark's jobs for the round are cancelled, and it ends before the next job or step.
+- A round and a request are never made at the same time, because both set how Spark makes plans (`jobs/inputs.py`).
+- A round counts when it is whole. One that was cut is made again when nobody asks, from the beginning, with new files.
+- The time without a request counts from the last request, or from the last round if that is later.
 """
 
 from __future__ import annotations
@@ -54,13 +63,21 @@ _LOOK_S: Final = 0.1
 WARM_S: Final = 1200
 """The length of the story that is summarised first: so many lines that Spark compiles its plans (see `jobs/inputs.py`)."""
 WARM_TIMES: Final = 8
+"""With the one before the process listens."""
 _START_MS: Final = 1_767_600_000_000
+_ASKING: Final = "asking the Spark that is kept"
 Question = dict[str, Any]
-Make = Callable[[Question, Callable[[str], None]], "Report"]
+Said = Callable[[str], None]
+Make = Callable[[Question, Said], "Report"]
+Warm = Callable[[Said], None]
 
 
 class Gone(Exception):
     """The client has gone away, or has sent no request."""
+
+
+class Cut(Exception):
+    """Somebody asks, so a round of warming up is not needed now."""
 
 
 class Elsewhere(Exception):
@@ -164,18 +181,62 @@ def _answer_of(kept: socket.socket) -> dict[str, Any]:
 # ---- the process
 
 
-def serve(listening: socket.socket, mine: list[Any], make: Make, cancel: Callable[[], None]) -> None:
+def serve(
+    listening: socket.socket,
+    mine: list[Any],
+    make: Make,
+    cancel: Callable[[], None],
+    *,
+    warm: Warm | None = None,
+    rounds: int = 0,
+) -> None:
     """Answer requests of the program `mine` one at a time, until none has come for as long as the socket's timeout.
 
     `make` makes a report. `cancel` is called in another thread, again and again until `make` ends, when the client has gone.
+    While nobody asks, `warm` is called until it has ended `rounds` times; when somebody asks, it is cancelled in the same way,
+    and its next step raises `Cut`.
     """
     while True:
         try:
-            client, _ = listening.accept()
+            client = None
+            while warm is not None and rounds and client is None:
+                client, ended = _warmed(listening, warm, cancel)
+                rounds -= ended
+            client = client or listening.accept()[0]
         except TimeoutError:
             return
         with client, suppress(Gone):
             _answer(client, mine, make, cancel)
+
+
+def _warmed(listening: socket.socket, warm: Warm, cancel: Callable[[], None]) -> tuple[socket.socket | None, bool]:
+    """The client that has come while a round was made, if one has; and whether the round has ended."""
+    taken: list[socket.socket] = []
+
+    def cut() -> None:
+        if not taken:
+            client, _ = listening.accept()
+            taken.append(client)
+            client.settimeout(PATIENCE_S)
+            with suppress(Gone):
+                if is_own(client):
+                    _say(client, progress=_ASKING)
+        cancel()
+
+    with _watched(listening, cut) as asked:
+
+        def said(_: str) -> None:
+            if asked.is_set():
+                raise Cut
+
+        try:
+            warm(said)
+            ended = True
+        except Exception:
+            if not asked.is_set():
+                raise
+            ended = False
+    return (taken[0] if taken else None), ended
 
 
 def _answer(client: socket.socket, mine: list[Any], make: Make, cancel: Callable[[], None]) -> None:
@@ -185,7 +246,7 @@ def _answer(client: socket.socket, mine: list[Any], make: Make, cancel: Callable
     if question.get("program") != mine:
         _say(client, other=True)
         return
-    _say(client, progress="asking the Spark that is kept")
+    _say(client, progress=_ASKING)
     with _watched(client, cancel) as gone:
         try:
             _say(client, report=make(question, lambda text: _say(client, progress=text)))
@@ -220,21 +281,23 @@ def _say(client: socket.socket, **words: Any) -> None:
 
 
 @contextmanager
-def _watched(client: socket.socket, cancel: Callable[[], None]) -> Iterator[Event]:
-    """Cancel while the context lasts, from when the client has gone; then the event is set."""
-    gone, ended = Event(), Event()
+def _watched(watched: socket.socket, cancel: Callable[[], None]) -> Iterator[Event]:
+    """Cancel while the context lasts, from when there is something to read; then the event is set. A client that has asked says
+    nothing more: this is its end. Where one listens, it is the next client."""
+    readable, ended = Event(), Event()
 
     def watch() -> None:
+        while not ended.is_set() and not select.select([watched], [], [], _LOOK_S)[0]:
+            pass
         while not ended.is_set():
-            if select.select([client], [], [], _LOOK_S)[0]:  # it says nothing more: this is the end
-                gone.set()
-                cancel()
-                ended.wait(_LOOK_S)
+            readable.set()
+            cancel()
+            ended.wait(_LOOK_S)
 
     watching = Thread(target=watch, daemon=True)
     watching.start()
     try:
-        yield gone
+        yield readable
     finally:
         ended.set()
         watching.join()
@@ -246,7 +309,7 @@ def reports(spark: SparkSession) -> Make:
 
     temporary = Path(spark.sparkContext._temp_dir)
 
-    def make(question: Question, said: Callable[[str], None]) -> Report:
+    def make(question: Question, said: Said) -> Report:
         asked = Request(**question["request"])
         if not temporary.is_dir():
             raise Broken(f"Spark's temporary folder {temporary} has been removed: start `qpid-lag keep` again")
@@ -263,16 +326,19 @@ def reports(spark: SparkSession) -> Make:
     return make
 
 
-def warm(spark: SparkSession) -> None:
-    """Make reports that nobody needs, so that Java has loaded and compiled what the next one uses."""
+def warming(spark: SparkSession) -> Warm:
+    """A function that makes a report that nobody needs, so that Java has loaded and compiled what the next one uses."""
     from spark_analytics import demo_data
     from spark_analytics.jobs.summarise import summarise
     from spark_analytics.requests import request_of
 
-    with tempfile.TemporaryDirectory(prefix="qpid-lag-") as folder:
-        demo_data.write(folder, demo_data.Shape(_START_MS, seconds=WARM_S))
-        for _ in range(WARM_TIMES):
-            summarise(spark, request_of({"path": folder, "objective_ms": None, "target": 0.99}, _START_MS + 2 * WARM_S * 1000))
+    def warm(said: Said) -> None:
+        with tempfile.TemporaryDirectory(prefix="qpid-lag-") as folder:
+            demo_data.write(folder, demo_data.Shape(_START_MS, seconds=WARM_S))
+            asked = request_of({"path": folder, "objective_ms": None, "target": 0.99}, _START_MS + 2 * WARM_S * 1000)
+            summarise(spark, asked, said)
+
+    return warm
 
 
 @contextmanager
@@ -351,11 +417,12 @@ def _run(listening: socket.socket, idle_s: float | None, master: str | None) -> 
     spark = session.start(master, app="qpid-lag keep", stays=True)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark has installed one of its own
     with session.ends(spark):
-        progress("making summaries to warm up")
-        warm(spark)
+        progress("making a summary to warm up")
+        warm = warming(spark)
+        warm(lambda _: None)
         listening.listen()
         listening.settimeout(idle_s)
         wipe()
         click.echo(f"ready: summaries use this Spark, by {listening.getsockname()}")
         with suppress(KeyboardInterrupt):
-            serve(listening, mine, reports(spark), lambda: session.cancel(spark))
+            serve(listening, mine, reports(spark), lambda: session.cancel(spark), warm=warm, rounds=WARM_TIMES - 1)

@@ -221,6 +221,69 @@ def test_if_spark_fails_the_process_ends_and_the_client_goes_its_own_way() -> No
         assert found == [None]
 
 
+def test_who_asks_while_it_warms_up_is_answered_and_the_round_that_was_cut_is_made_later() -> None:
+    """The first round ends when Spark's job is cancelled, the second one at its next step; then there are two whole ones."""
+    begun, cancelled, ended, rounds = [Event(), Event()], Event(), Event(), list[str]()
+
+    def warm(said: Said) -> None:
+        number = len(rounds)
+        rounds.append("cut")
+        if number == 0:
+            begun[0].set()
+            assert cancelled.wait(PATIENCE_S)
+            raise RuntimeError("Spark says that its job was cancelled")
+        if number == 1:
+            begun[1].set()
+            while not ended.wait(0.001):
+                said("adding up samples")
+        rounds[number] = "whole"
+
+    with keep.alone() as listening:
+        listening.listen()
+        listening.settimeout(0.05)
+        about = {"warm": warm, "rounds": 2}
+        thread = Thread(target=keep.serve, args=(listening, keep.program(None), _of_input, cancelled.set), kwargs=about)
+        thread.start()
+        for each in begun:
+            assert each.wait(PATIENCE_S)
+            assert ask() == {"input": "."}
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive(), "it waits for its time without a request"
+    assert rounds == ["cut", "cut", "whole", "whole"]
+
+
+def test_a_client_that_asks_while_it_warms_up_and_goes_away_is_no_loss() -> None:
+    begun, ended, rounds = Event(), Event(), list[str]()
+
+    def warm(said: Said) -> None:
+        rounds.append("begun")
+        begun.set()
+        while len(rounds) == 1 and not ended.wait(0.001):
+            said("reading")
+
+    with keep.alone() as listening:
+        listening.listen()
+        listening.settimeout(0.05)
+        about = {"warm": warm, "rounds": 1}
+        thread = Thread(target=keep.serve, args=(listening, [], _of_input, _nothing), kwargs=about)
+        thread.start()
+        assert begun.wait(PATIENCE_S)
+        connected(keep.address()).close()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert rounds == ["begun", "begun"]
+
+
+def test_if_spark_fails_while_it_warms_up_the_process_ends() -> None:
+    def fails(_: Said) -> None:
+        raise RuntimeError("out of memory")
+
+    with keep.alone() as listening:
+        listening.listen()
+        with pytest.raises(RuntimeError, match="out of memory"):
+            keep.serve(listening, [], _of_input, _nothing, warm=fails, rounds=1)
+
+
 def test_after_its_time_without_a_request_it_ends() -> None:
     with keep.alone() as listening:
         listening.listen()
@@ -385,17 +448,18 @@ def test_sparks_job_is_cancelled_for_a_client_that_has_gone_and_the_session_serv
 def test_the_command_makes_its_reports_by_the_process_that_is_kept_until_that_one_is_told_to_end(
     spark: SparkSession, story: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Also when the folder where it was started is removed."""
+    """Also when the folder where it was started is removed, and while it warms up."""
 
     def starts(*_: Any, **__: Any) -> SparkSession:
         raise AssertionError("Spark is started")
 
-    code = "from cli.lag import keep, qpid_lag; keep.WARM_S, keep.WARM_TIMES = 120, 1; qpid_lag.main()"  # as quickly as it can
+    code = "from cli.lag import keep, qpid_lag; keep.WARM_S = 120; qpid_lag.main()"  # ready as quickly as it can
     command = [*PYTHON, code, "keep", "--idle", "5"]
+    quickly = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}  # the optimising compiler is not worth it for two reports
     begun = tmp_path / "begun"
     begun.mkdir()
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=begun, env=os.environ | SAME_CODE, **pipes) as process:
+    with subprocess.Popen(command, cwd=begun, env=os.environ | SAME_CODE | quickly, **pipes) as process:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == f"ready: summaries use this Spark, by {keep.address()}\n"
