@@ -102,7 +102,7 @@ def start(
     collector = "-XX:+UseSerialGC" if work == "short" else "-XX:+UseParallelGC"
     methods = "-XX:-DontCompileHugeMethods" if work != "short" or stays else ""
     logging = f"-Dlog4j2.configurationFile={_own('log4j2.properties')}"
-    java_options = " ".join([*compiler, collector, methods, archive.options(java), logging])
+    java_options = " ".join([*compiler, collector, methods, *_ROOM, archive.options(java), logging])
     settings = {
         "spark.driver.extraClassPath": _usual_jars(),
         "spark.app.name": app,
@@ -129,6 +129,11 @@ _LATE_OPTIMISING: Final = [
 """Java optimises a method only after ten times as many calls as by default. Code that runs for each of a million lines reaches
 that at once. The planner and the compiler of Spark's generated code seldom do; otherwise the optimiser spends most of its time on
 them.
+"""
+_ROOM: Final = ("-XX:MetaspaceSize=256m", "-XX:ReservedCodeCacheSize=240m")
+"""Spark's classes need 140 MB: by default, Java collects the whole heap four times, each time before it makes room for more of
+them. The code of five small reports takes 32 of the 48 MB that the quick compiler has by default, and that of a dashboard's
+worker would not fit. Neither is used before it is needed.
 """
 _USUAL_JARS: Final = (
     *("scala-library", "spark-catalyst", "spark-core", "spark-sql", "spark-sql-api", "spark-common-utils", "spark-unsafe"),

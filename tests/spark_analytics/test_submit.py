@@ -28,6 +28,8 @@ PROPERTIES = {
     "spark.eventLog.rolling.enabled": "false",
     "spark.eventLog.compress": "false",
 }
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
+"""As those of a session for short jobs."""
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +90,7 @@ def test_one_wheel_is_enough_for_spark_submit_whose_settings_win(tmp_path: Path,
         (here / "qpid_lag.py").write_bytes(files.read("cli/lag/qpid_lag.py"))
     settings = PROPERTIES | {"spark.eventLog.dir": (tmp_path / "log").as_uri()}
     command = [str(bare / "pyspark" / "bin" / "spark-submit"), "--master", "local[1]", "--name", "nightly"]
-    command += ["--driver-memory", "700m", "--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
+    command += ["--driver-memory", "700m", "--driver-java-options", JAVA_OPTIONS]
     command += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     command += ["--py-files", wheel.name, "qpid_lag.py", "stream", "--input", "../telemetry", "--output", "kept"]
     done = subprocess.run(
