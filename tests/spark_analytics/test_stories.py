@@ -52,25 +52,27 @@ def test_clocks_of_others_that_are_ahead_make_nobody_silent(
     assert report["to_ms"] == START_MS + heard * 1000, "the end of the primary's last interval"
 
 
-def test_a_primary_that_is_gone_while_others_speak_on_leaves_its_backups_silent(summary: Summarise, tmp_path: Path) -> None:
-    p, manager = Teller("p"), Teller("rm")
-    for second in middles(0, 600):
-        if second < 300:
-            p.sample(second, "b")
-        manager.probe(second, "p")
-    assert backup(told(summary, tmp_path, p, manager), "b")["now"] == "SILENT"
-
-
-def test_when_all_brokers_are_lost_the_resource_manager_still_shows_it(summary: Summarise, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def all_lost(summary: Summarise, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """The primary is lost after 120 s and its backups, which spoke on, after 240 s; the resource manager speaks until 600 s."""
     p, manager, backups = Teller("p"), Teller("rm"), [Teller(name) for name in "bc"]
-    for second in middles(0, 400):
+    for second in middles(0, 600):
         manager.probe(second, "p")
-        for own in backups if second < 120 else ():
+        for own in backups if second < 240 else ():
             own.sample(second, own.name, primary="p", role="backup")
-            p.sample(second, own.name)
-    report = told(summary, tmp_path, p, manager, *backups, now_ms=START_MS + 401_000)
-    assert {row["backup"]: row["now"] for row in report["backups"]} == {"b": "SILENT", "c": "SILENT"}
-    assert report["loss"]["answer"] == "no"
+            if second < 120:
+                p.sample(second, own.name)
+    return told(summary, tmp_path_factory.mktemp("all_lost"), p, manager, *backups)
+
+
+def test_a_primary_that_is_gone_while_others_speak_on_leaves_its_backups_silent(all_lost: Report) -> None:
+    assert {row["backup"]: row["now"] for row in all_lost["backups"]} == {"b": "SILENT", "c": "SILENT"}
+    assert {row["silence_ms"] for row in all_lost["backups"]} == {480_500}, "since the last sample, to the end of the interval"
+
+
+def test_when_all_brokers_are_lost_the_resource_manager_still_shows_it(all_lost: Report) -> None:
+    assert all_lost["to_ms"] >= START_MS + 599_500, "it alone speaks of these minutes"
+    assert all_lost["loss"]["answer"] == "no"
 
 
 # ---- one lost sample, and a short gap
@@ -96,17 +98,22 @@ def test_a_lost_sample_and_a_gap_of_less_than_a_second_leave_percentiles_alone(s
 # ---- the error budget
 
 
-@pytest.mark.parametrize("interval_s, hours", [(10, 14), (60, 73)], ids=["10 s", "60 s"])
-def test_a_backup_that_is_well_burns_nothing_whatever_the_interval(
-    summary: Summarise, tmp_path: Path, interval_s: int, hours: int
-) -> None:
-    p = Teller("p", interval_s=interval_s)
-    for second in middles(0, hours * 3600, interval_s):
+def assert_burns_nothing(report: Report, name: str) -> None:
+    """Of its budget."""
+    (row,) = [row for row in report["slo"]["backups"] if row["backup"] == name]
+    assert (row["spent"], row["alerts"]) == (0, [])
+    assert {rate for rate in row["rates"].values() if rate is not None} == {0}
+
+
+def test_a_backup_that_is_well_burns_nothing_at_a_sample_every_ten_seconds(summary: Summarise, tmp_path: Path) -> None:
+    p = Teller("p", interval_s=10)
+    for second in middles(0, 14 * 3600, 10):
         p.sample(second, "b", 1.0)
-    report = told(summary, tmp_path, p, now_ms=START_MS + hours * 3_600_000)
-    for row in report["slo"]["backups"]:
-        assert (row["spent"], row["alerts"]) == (0, [])
-        assert {rate for rate in row["rates"].values() if rate is not None} == {0}
+    assert_burns_nothing(told(summary, tmp_path, p, now_ms=START_MS + 14 * 3_600_000), "b")
+
+
+def test_a_backup_that_is_well_burns_nothing_at_a_sample_a_minute(three_days: Report) -> None:
+    assert_burns_nothing(three_days, "well")
 
 
 def test_a_planned_restart_in_ten_minutes_is_not_set_against_a_budget(summary: Summarise, tmp_path: Path) -> None:
@@ -187,15 +194,11 @@ def test_a_process_whose_numbers_are_too_low_is_heard_and_a_leap_of_the_process_
     assert report["quality"]["problems"] == {"time ahead of later lines": 1}
 
 
-def test_a_line_of_1970_does_not_lengthen_a_summary(summary: Summarise, tmp_path: Path) -> None:
+def test_a_line_of_1970_does_not_lengthen_a_summary(rosters: Report) -> None:
     """A machine without a battery for its clock starts in 1970, until it is told the time."""
-    p, b = Teller("p"), Teller("b")
-    for second in middles(0, 60):
-        p.sample(second, "b", 2.0)
-    b.event(30 - START_MS / 1000, "discovery", epoch=0)
-    report = told(summary, tmp_path, p, b)
-    assert (report["from_ms"], report["to_ms"]) == (START_MS, START_MS + 60_000)
-    assert backup(report, "b")["n"] == 60
+    assert (rosters["from_ms"], rosters["to_ms"]) == (START_MS, START_MS + 600_000)
+    assert backup(rosters, "b")["n"] == 600
+    assert rosters["quality"]["lines"] == 600 * 2 + 400 * 2 + 3 + 1, "and it was there"
 
 
 def test_when_the_interval_changes_a_minute_of_silence_is_still_a_minute(summary: Summarise, tmp_path: Path) -> None:
@@ -318,15 +321,26 @@ def test_a_name_that_would_paint_the_terminal_is_shown_in_letters(ten_minutes: R
 # ---- can the primary be lost?
 
 
-def test_the_newest_roster_says_whose_votes_count_when_the_primary_is_lost(summary: Summarise, tmp_path: Path) -> None:
-    """Voters p, b and a witness, which had been away, and a learner of another site."""
-    p = Teller("p")
-    for second in middles(0, 60):
-        if second in (0.5, 30.5):
-            p.roster(second - 0.1, ["b", "x"], voters=["b", "p", "w"], witness="w", witness_connected=second > 30)
-        p.sample(second, "b")
-        p.sample(second, "x")
-    loss = told(summary, tmp_path, p)["loss"]
+@pytest.fixture(scope="module")
+def rosters(summary: Summarise, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Ten minutes of voters p, b and a witness, which had been away, and a learner x of another site. From 200 s to 400 s there
+    is no queue. A line of b is of 1970."""
+    p, b = Teller("p"), Teller("b")
+    votes: dict[str, Any] = {"voters": ["b", "p", "w"], "witness": "w"}
+    for second in middles(0, 600):
+        there = not 200 <= second < 400
+        if second in (0.5, 200.5, 400.5):
+            p.roster(second - 0.1, ["b", "x"], ["q"] if there else [], **votes, witness_connected=second > 400)
+        for name in "bx":
+            p.sample(second, name)
+            if there:
+                p.sample(second, name, 2.0, queue="q")
+    b.event(30 - START_MS / 1000, "discovery", epoch=0)
+    return told(summary, tmp_path_factory.mktemp("rosters"), p, b)
+
+
+def test_the_newest_roster_says_whose_votes_count_when_the_primary_is_lost(rosters: Report) -> None:
+    loss = rosters["loss"]
     assert (loss["answer"], loss["members"], loss["needed"], loss["left"], loss["witness"]) == ("yes", 3, 2, 1, True)
 
 
@@ -348,18 +362,24 @@ def test_a_new_primary_is_no_backup_though_it_was_one_in_the_same_step(summary: 
     assert loss["away"] == [{"backup": "p", "now": "STOPPED"}]
 
 
-def test_a_broker_that_was_removed_from_the_cluster_is_neither_a_primary_nor_a_backup(summary: Summarise, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def replaced(summary: Summarise, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """After 100 s, c is replaced by d, and nobody comes for `gone`."""
     p = Teller("p")
-    p.roster(0.4, ["b", "c", "d"])
+    p.roster(0.4, ["b", "c", "gone"])
     for second in middles(0, 300):
         if second == 100.5:
-            p.roster(100.4, ["b", "c"])
-        for name in "bcd" if second < 100 else "bc":
-            p.sample(second, name)
-    report = told(summary, tmp_path, p)
-    assert {row["backup"]: row["now"] for row in report["backups"]} == {"b": "OK", "c": "OK", "d": "REMOVED"}
-    assert (report["loss"]["members"], report["loss"]["away"]) == (3, [])
-    assert "2 of 2 backups keep up at the end." in text.render(report)
+            p.roster(100.4, ["b", "d"])
+        for name in ("b", "c", "gone") if second < 100 else ("b", "d"):
+            p.sample(second, name, 2.0)
+    return told(summary, tmp_path_factory.mktemp("replaced"), p)
+
+
+def test_a_broker_that_was_removed_from_the_cluster_is_neither_a_primary_nor_a_backup(replaced: Report) -> None:
+    at_the_end = {row["backup"]: row["now"] for row in replaced["backups"]}
+    assert at_the_end == {"b": "OK", "c": "REMOVED", "d": "OK", "gone": "REMOVED"}
+    assert (replaced["loss"]["members"], replaced["loss"]["away"]) == (3, [])
+    assert "2 of 2 backups keep up at the end." in text.render(replaced)
 
 
 def test_a_primary_without_backups_has_a_report_that_says_so(summary: Summarise, tmp_path: Path) -> None:
@@ -378,65 +398,45 @@ def test_a_primary_without_backups_has_a_report_that_says_so(summary: Summarise,
     assert 'understudy_lag_primary_can_be_lost{cluster="c"} 0' in metrics.render(report)
 
 
-def test_in_a_span_of_days_the_state_at_the_end_is_that_of_its_last_minutes(summary: Summarise, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def three_days(summary: Summarise, tmp_path_factory: pytest.TempPathFactory) -> Report:
     """A step of the timeline is 20 minutes, and the last one is 15 minutes old: 12 minutes ago b stopped to acknowledge, and 15
-    minutes ago c lost records once and has been well since."""
-    p, end = Teller("p", interval_s=60), 72 * 3600 + 900
-    p.roster(0.4, ["b", "c"], voters=["p", "b", "c"])
+    minutes ago c lost records once and has been well since. The third backup has been well all the time."""
+    p, end = Teller("p", interval_s=60), 73 * 3600 + 900
+    names = ["b", "c", "well"]
+    p.roster(0.4, names, voters=["p", *names])
     for second in middles(0, end, 60):
         stood = max(0, round(second) - (end - 720))
         acked, lost = 1000 + int(second) - stood, end - 900 <= second < end - 840
         p.sample(second, "b", stood * 1000.0, acked_index=acked, lag_records=stood, stall_ms=stood * 1000.0)
         p.sample(second, "c", acked_index=5 if lost else 1000 + int(second))
-    report = told(summary, tmp_path, p, now_ms=START_MS + end * 1000 + 1000)
-    assert report["timeline"]["step_ms"] == 1_200_000
-    assert {row["backup"]: row["now"] for row in report["backups"]} == {"b": "STALLED", "c": "OK"}
-    assert backup(report, "b")["ack_rate"] == 0
-    assert (report["loss"]["answer"], report["loss"]["left"]) == ("yes", 2)
+        p.sample(second, "well", 1.0)
+    return told(summary, tmp_path_factory.mktemp("three_days"), p, now_ms=START_MS + end * 1000 + 1000)
+
+
+def test_in_a_span_of_days_the_state_at_the_end_is_that_of_its_last_minutes(three_days: Report) -> None:
+    assert three_days["timeline"]["step_ms"] == 1_200_000
+    assert {row["backup"]: row["now"] for row in three_days["backups"]} == {"b": "STALLED", "c": "OK", "well": "OK"}
+    assert backup(three_days, "b")["ack_rate"] == 0
+    assert (three_days["loss"]["answer"], three_days["loss"]["left"]) == ("yes", 3)
 
 
 # ---- who is expected
 
 
-def test_a_queue_that_is_deleted_and_made_again_is_not_silent_while_it_does_not_exist(summary: Summarise, tmp_path: Path) -> None:
-    p = Teller("p")
-    p.roster(0.4, ["b"], ["q"])
-    for second in middles(0, 600):
-        if second == 200.5:
-            p.roster(200.4, ["b"], [])
-        if second == 400.5:
-            p.roster(400.4, ["b"], ["q"])
-        p.sample(second, "b", 2.0)
-        if not 200 <= second < 400:
-            p.sample(second, "b", 2.0, queue="q")
-    report = told(summary, tmp_path, p)
-    (queue,) = report["queues"]
+def test_a_queue_that_is_deleted_and_made_again_is_not_silent_while_it_does_not_exist(rosters: Report) -> None:
+    (queue,) = rosters["queues"]
     assert (queue["expected"], queue["n"], queue["over_share"], queue["p99_ms"], queue["silence_ms"]) == (400, 400, 0, 2, 0)
     assert queue["status"] == "OK"
 
 
-def test_a_backup_that_is_replaced_by_another_is_not_missed(summary: Summarise, tmp_path: Path) -> None:
-    p = Teller("p")
-    p.roster(0.4, ["b", "c"])
-    for second in middles(0, 300):
-        if second == 100.5:
-            p.roster(100.4, ["b", "d"])
-        p.sample(second, "b", 2.0)
-        p.sample(second, "c" if second < 100 else "d", 2.0)
-    report = told(summary, tmp_path, p)
-    assert {row["backup"]: (row["expected"], row["over_share"], row["status"]) for row in report["backups"]} == {
+def test_a_backup_that_is_replaced_by_another_is_not_missed(replaced: Report) -> None:
+    assert {row["backup"]: (row["expected"], row["over_share"], row["status"]) for row in replaced["backups"]} == {
         "b": (300, 0, "OK"),
         "c": (100, 0, "OK"),
         "d": (200, 0, "OK"),
+        "gone": (100, 0, "OK"),
     }
-
-
-def test_when_the_primary_alone_is_silent_for_half_a_minute_it_is_31_seconds(summary: Summarise, tmp_path: Path) -> None:
-    p = Teller("p")
-    for second in middles(0, 300):
-        if not 100 <= second < 130:
-            p.sample(second, "b")
-    assert backup(told(summary, tmp_path, p), "b")["silence_ms"] == 31_000
 
 
 def test_a_deposed_primary_has_no_say_once_the_next_has_begun(summary: Summarise, tmp_path: Path) -> None:
@@ -455,9 +455,11 @@ def test_a_deposed_primary_has_no_say_once_the_next_has_begun(summary: Summarise
     assert (gone["n"], gone["now"]) == (200, "STOPPED")
 
 
-def test_a_roster_that_a_former_primary_repeats_makes_it_no_primary(summary: Summarise, tmp_path: Path) -> None:
-    """A planned switchover at 60 s. Brokers of older releases repeated their last roster in each new file. The span may begin
-    after the switchover, and at a roster."""
+@pytest.fixture(scope="module")
+def switchover(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A planned switchover at 60 s. Brokers of older releases repeated their last roster in each new file. The new primary says
+    nothing from 70 s to 100 s."""
+    folder = tmp_path_factory.mktemp("switchover")
     p, q = Teller("p"), Teller("q")
     p.roster(0.4, ["q", "r"])
     q.event(60.0, "promote_asked", epoch=1, detail="qpid-ha promote")
@@ -468,17 +470,36 @@ def test_a_roster_that_a_former_primary_repeats_makes_it_no_primary(summary: Sum
             p.sample(second, "q")
             p.sample(second, "r")
             continue
-        q.sample(second, "p", epoch=2)
-        q.sample(second, "r", epoch=2)
+        if not 70 <= second < 100:
+            q.sample(second, "p", epoch=2)
+            q.sample(second, "r", epoch=2)
         if second % 30 == 0.5:
             p.roster(second - 0.2, ["q", "r"])
             p.sample(second, "p", epoch=2, primary="q", role="backup")
-    whole = told(summary, tmp_path, p, q)
-    assert [(row["kind"], row["gap_ms"]) for row in whole["failovers"]] == [("switchover", 300)]
-    assert [(row["primary"], row["last_said_ms"] - START_MS) for row in whole["terms"]] == [("p", 59_500), ("q", 299_500)]
-    assert whole["lanes"]["p"][0] == [START_MS + 400, START_MS + 60_400, "PRIMARY"]
+    p.write(folder)
+    q.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def switched(summary: Summarise, switchover: Path) -> Report:
+    """The report of all of it."""
+    return summary(switchover, now_ms=START_MS + 700_000)
+
+
+def test_when_the_primary_alone_is_silent_for_half_a_minute_it_is_31_seconds(switched: Report) -> None:
+    assert {name: backup(switched, name)["silence_ms"] for name in "pr"} == {"p": 31_000, "r": 31_000}
+
+
+def test_a_roster_that_a_former_primary_repeats_makes_it_no_primary(
+    summary: Summarise, switchover: Path, switched: Report
+) -> None:
+    """The span may begin after the switchover, and at a roster."""
+    assert [(row["kind"], row["gap_ms"]) for row in switched["failovers"]] == [("switchover", 300)]
+    assert [(row["primary"], row["last_said_ms"] - START_MS) for row in switched["terms"]] == [("p", 59_500), ("q", 299_500)]
+    assert switched["lanes"]["p"][0] == [START_MS + 400, START_MS + 60_400, "PRIMARY"]
     for since in (120_000, 150_250):
-        later = summary(tmp_path, now_ms=START_MS + 700_000, since_ms=START_MS + since)
+        later = summary(switchover, now_ms=START_MS + 700_000, since_ms=START_MS + since)
         assert ([row["primary"] for row in later["terms"]], later["failovers"]) == (["q"], [])
         assert "PRIMARY" not in {status for _, _, status in later["lanes"]["p"]}
         assert later["loss"]["since_ms"] == later["terms"][0]["begin_ms"]
