@@ -14,6 +14,8 @@ from spark_analytics.jobs.summarise import Report, Request, summarise
 
 START_MS = 1_767_600_000_000
 Summarise = Callable[..., Report]
+COMPARED: dict[str, Any] = {"since_ms": START_MS + 120_000, "until_ms": START_MS + 240_000, "compare_before_ms": 120_000}
+"""What `compared` asks for."""
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +57,12 @@ def counted(spark: SparkSession, summary: Summarise, story: tuple[Path, dict[str
 def report(counted: tuple[Report, int]) -> Report:
     """The report of the story."""
     return counted[0]
+
+
+@pytest.fixture(scope="session")
+def compared(summary: Summarise, story: tuple[Path, dict[str, Any]]) -> Report:
+    """The report of two minutes of the story, compared with the two before them."""
+    return summary(story[0], **COMPARED)
 
 
 def newest_job(spark: SparkSession) -> int:

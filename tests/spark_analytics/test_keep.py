@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -24,7 +24,7 @@ from cli.lag.qpid_lag import main
 from spark_analytics import archive, requests, session
 from spark_analytics.errors import Refused, WrongUsage
 from spark_analytics.jobs.summarise import Report, Request, summarise
-from tests.spark_analytics.conftest import START_MS
+from tests.spark_analytics.conftest import COMPARED, START_MS
 
 PATIENCE_S = 120.0
 Said = Callable[[str], None]
@@ -107,6 +107,21 @@ def test_a_report_comes_from_the_process_that_is_kept_and_without_one_there_is_n
         assert ask() == {"input": "."}
         assert ask("/") == {"input": "/"}
     assert ask() is None
+
+
+def test_each_word_of_a_request_arrives() -> None:
+    of_times: dict[str, Any] = {"since_ms": START_MS, "until_ms": START_MS + 7, "window_ms": 6, "compare_before_ms": 5}
+    of_input: dict[str, Any] = {"nbytes": 4, "files": 3, "unfinished": 2, "unreadable": 1, "cluster": "c", "max_rows": 8}
+    request = Request(".", START_MS + 9, objective_ms=250.0, target=0.9, compare_ms=(10, 11), **of_times, **of_input)
+    with serving(lambda question, _: dict(question["request"])):
+        told = keep.ask(request, None)
+    assert told is not None
+    assert told == asdict(request) | {"compare_ms": [10, 11]}
+    assert [name for name, value in told.items() if value == asdict(Request(".", START_MS))[name]] == [
+        "path",
+        "windows_to",
+        "kafka",
+    ]
 
 
 @pytest.mark.parametrize("kind", [Refused, WrongUsage])
@@ -373,10 +388,10 @@ def asked(story: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -
     return requests.request_of({"path": story[0].name, "objective_ms": None, "target": 0.99}, START_MS + 400_000)
 
 
-def test_the_report_is_that_of_the_same_request_byte_for_byte(spark: SparkSession, asked: Request) -> None:
-    span = replace(asked, since_ms=START_MS + 120_000, compare_ms=(START_MS, START_MS + 60_000), objective_ms=250.0)
+def test_the_report_is_that_of_the_same_request_byte_for_byte(spark: SparkSession, asked: Request, compared: Report) -> None:
+    span = replace(asked, **COMPARED)
     with serving(keep.reports(spark)):
-        assert json.dumps(keep.ask(span, None)) == json.dumps(summarise(spark, span))
+        assert json.dumps(keep.ask(span, None)) == json.dumps(compared | {"input": asked.path})
         with pytest.raises(Refused) as there:
             keep.ask(replace(asked, cluster="nowhere"), None)
     with pytest.raises(Refused) as here:
@@ -442,7 +457,8 @@ def test_sparks_job_is_cancelled_for_a_client_that_has_gone_and_the_session_serv
                 assert [json.loads(lines.readline())["progress"] for _ in range(2)][1] == "reading"
         assert ended.wait(PATIENCE_S)
         assert "cancel" in str(ends[0]).lower()
-        assert keep.ask(asked, None) is not None
+        with pytest.raises(Refused, match="no cluster nowhere in there, only demo"):  # Spark has read the lines
+            keep.ask(replace(asked, cluster="nowhere"), None)
 
 
 def test_the_command_makes_its_reports_by_the_process_that_is_kept_until_that_one_is_told_to_end(
