@@ -135,16 +135,19 @@ class Gathering:
             self._of_all.over()
 
     def _hand_on_early(self, link: Receiver, parts: PartsTaker) -> None:
-        """Pass on a message in parts even if less than a part has arrived, if its body has begun."""
+        """Pass on a message in parts even if less than a part has arrived, if its body has begun. Until it has, few bytes are
+        left in proton, so that what has come is not searched again for each of them."""
         if link.partial is None:
             link.partial = Partial()
-        pending = lib.pn_delivery_pending(lib.pn_link_current(link.handle))
-        if pending:
-            link.partial.receive(link.handle, min(pending, SCRATCH_BYTES))
-        if link.parted or message.body_begins_in(link.partial.copy()):
+        pending = int(lib.pn_delivery_pending(lib.pn_link_current(link.handle)))
+        begun = link.parted > 0 or message.body_begins_in(link.partial.joined())
+        if pending and (begun or pending >= limits.SMALL_PART_BYTES):
+            pending -= link.partial.receive(link.handle, min(pending, SCRATCH_BYTES))
+            begun = begun or message.body_begins_in(link.partial.joined())
+        if begun:
             self._hand_on(link, parts, early=True)
         if link.engine.alive and link.open and link.partial is not None:
-            kept = len(link.partial) + (parts.kept_bytes if link.parted else 0)
+            kept = pending + len(link.partial) + (parts.kept_bytes if link.parted else 0)
             self._count(kept - link.unfinished)
             link.unfinished = kept
 

@@ -2,6 +2,8 @@
 
 A piece is received into memory of its own, and the pieces are joined once, when the message or a part of it is complete. A
 `bytearray` that grows would copy each byte three times: into it, again when it must move to grow, and out of it.
+
+Invariant: no piece is a view of memory that is larger than it, because that would be kept, and nobody counts it.
 """
 
 from __future__ import annotations
@@ -42,12 +44,14 @@ class Partial:
         while nbytes:
             piece = self._pieces.popleft()
             if len(piece) > nbytes:
-                self._pieces.appendleft(piece[nbytes:])
+                self._pieces.appendleft(memoryview(bytes(piece[nbytes:])))
                 piece = piece[:nbytes]
             found.append(piece)
             nbytes -= len(piece)
         return b"".join(found)
 
-    def copy(self) -> bytes:
-        """All bytes, which stay here."""
-        return b"".join(self._pieces)
+    def joined(self) -> memoryview:
+        """All bytes, which stay here, as one piece: they are copied only if there is more than one."""
+        if len(self._pieces) != 1:
+            self._pieces = deque([memoryview(b"".join(self._pieces))])
+        return self._pieces[0]
