@@ -171,6 +171,7 @@ class _Outgoing(TwistedProtocol):
         if isinstance(reason.value, TlsFailed):
             self._refusal = self._refusal or str(reason.value)
         self.engine.free()
+        self.sender = None  # the messages that wait in it would hold this until the garbage collector runs
         self.link.ended(self, self._refusal)
 
     def flush(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from typing import Any
 
 import pytest
@@ -276,4 +278,28 @@ def test_a_member_that_does_not_read_is_called_again_before_much_waits_for_it() 
             made.send(OTHER, Append(1, 0, index - 1, 1, index, index, 0), [batch])
             left.append(member.transport.disconnected)
         assert left == [False, False, False, True, True]
+        made.stop()
+
+
+def test_what_waits_for_a_member_is_freed_when_its_link_ends() -> None:
+    """Breaks when it waits for the garbage collector: a member that does not read is called again for each 64 MiB."""
+    batch = bytes(PEER_BUFFER_BYTES // 4)
+    with bench() as b:
+        made = peers(b, "")
+        made.events = _Events()
+        made.set_members(Membership.of([ME, OTHER]))
+        member = _Member(made, OTHER)
+        member.settle()
+        member.connection.pauseProducing()
+        before = sys.getrefcount(batch)
+        gc.disable()
+        try:
+            for index, each in enumerate((batch, b"the last one")):
+                made.send(OTHER, Append(1, 0, index, 1, index + 1, index + 1, 0), [each])
+            assert sys.getrefcount(batch) > before
+            member.connection.connectionLost(Failure(ConnectionDone()))
+            del member.connection
+            assert sys.getrefcount(batch) == before
+        finally:
+            gc.enable()
         made.stop()
