@@ -38,7 +38,7 @@ from broker.amqp.engine import Engine
 from broker.amqp.links import Link, Receiver, Sender
 from broker.amqp.scratch import Scratch
 from broker.core import urls
-from broker.core.limits import PIECE_BYTES, SESSION_WINDOW_BYTES
+from broker.core.limits import SESSION_WINDOW_BYTES
 from broker.core.sasl_client import ANONYMOUS, Login
 from broker.host import new_uuid
 from broker.net.logins import Logins
@@ -630,16 +630,13 @@ class Peers:
             link.send(self._encoded(message, batches, link.wire))
 
     def _encoded(self, message: Message, batches: Sequence[bytes], wire: int) -> Sequence[bytes]:
-        """The message's bytes: joined, unless they are more than a piece. A message that was just sent to another member is not
-        encoded again."""
+        """The message's bytes. A message that was just sent to another member is not encoded again."""
         last, last_batches, last_wire, pieces = self._last_encoded
         if not batches:
             return (replication_link.encode(message, batches, wire),)
         same = message == last and wire == last_wire and len(batches) == len(last_batches)
         if not same or not all(map(is_, batches, last_batches)):
-            pieces = (replication_link.beginning(message, batches, wire), *batches)
-            if sum(map(len, pieces)) <= PIECE_BYTES:
-                pieces = (b"".join(pieces),)
+            pieces = replication_link.pieces(message, batches, wire)
             self._last_encoded = (message, batches, wire, pieces)
         return pieces
 

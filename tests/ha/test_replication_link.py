@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ha.amqp.replication_link import BadReplication, decode, encode
+from broker.core.limits import PIECE_BYTES
+from ha.amqp.replication_link import BadReplication, decode, encode, pieces
 from ha.core.membership import Membership
 from ha.core.messages import (
     Append,
@@ -129,3 +130,25 @@ VOTE = {"kind": "Vote", "epoch": 3, "last_index": 20, "last_epoch": 2}
 def test_what_is_no_message_is_refused_with_a_text(data: bytes, text: str) -> None:
     with pytest.raises(BadReplication, match=text):
         decode(data)
+
+
+@pytest.mark.parametrize(
+    "sizes, n_pieces",
+    [
+        ([], 1),
+        ([5], 1),
+        ([1000] * 2000, 8),
+        ([PIECE_BYTES], 2),
+        ([1000, PIECE_BYTES, 10, 10, PIECE_BYTES // 2, PIECE_BYTES, 5], 6),
+    ],
+)
+def test_large_batches_are_not_copied_and_many_small_ones_are_joined(sizes: list[int], n_pieces: int) -> None:
+    """Breaks when a member that catches up gets each batch as a piece: 1,000 of 1 KiB took more than twice the time to send."""
+    batches = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
+    append = Append(1, 0, 0, 1, 1, 1, 0)
+    found = pieces(append, batches)
+    assert b"".join(found) == encode(append, batches)
+    assert len(found) == n_pieces
+    assert all(len(piece) <= PIECE_BYTES for piece in found)
+    large = [batch for batch in batches if len(batch) >= PIECE_BYTES // 2]
+    assert all(any(piece is batch for piece in found) for batch in large)
