@@ -117,8 +117,9 @@ class GroupOwners:
         self.attached.clear()
 
     def awaits(self, subscription: Subscription) -> bool:
-        """Whether this link is about to get groups."""
-        return self._order is not None and self._order.asks(subscription.taker)
+        """Whether this link is about to get groups, or groups become free that it may ask for."""
+        owner, order = subscription.owner, self._order
+        return owner is not None and order is not None and (order.asks(owner) or order.frees)
 
     def propose(self) -> None:
         """Propose the records that give groups to their owners, and those that free them."""

@@ -317,6 +317,38 @@ def test_a_consumer_that_drains_its_credit_gets_the_message_whose_group_is_given
         assert (client.bodies(link), link.credit, link.drained()) == (["a1"], 0, 4)
 
 
+def test_a_consumer_that_drains_its_credit_gets_the_message_whose_group_becomes_free_meanwhile() -> None:
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1")
+        _, link = consumer(b)
+        other, taking = consumer(b, "two", credit=0)
+        b.lead.automatic = False
+        link.close()
+        taking.drain(5)
+        b.settle()
+        assert (other.bodies(taking), taking.credit) == ([], 5)
+        b.lead.automatic = True
+        b.commit_all()
+        b.settle()
+        assert (other.bodies(taking), taking.credit, taking.drained()) == (["a1"], 0, 4)
+
+
+def test_a_consumer_that_drains_its_credit_gets_the_message_for_whose_group_others_make_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_GROUP_OWNERS", 1)
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        client, link = consumer(b, credit=0)
+        send(b.client(), "a1", "b1")
+        for _ in range(2):
+            link.drain(1)
+            b.settle()
+            accept_all(client, link)
+        assert client.bodies(link) == ["a1", "b1"]
+
+
 def test_a_queue_without_the_argument_has_no_records_and_a_deleted_one_no_owners() -> None:
     with bench() as b:
         b.queue("plain", arguments={"qpid.group_header_key": "g"})

@@ -120,6 +120,11 @@ class Owned(groups.Groups):
         """Whether this consumer is about to get groups."""
         return consumer in self._asking
 
+    @property
+    def frees(self) -> bool:
+        """Whether groups are about to become free while messages wait: some of these may be for anybody afterwards."""
+        return bool(self._freeing) and self.available > 0
+
     def own(self, names: Iterable[str], owner: Owner | None) -> None:
         """Apply a record: these groups have this owner from now on, or none."""
         for group in names:

@@ -145,15 +145,24 @@ def test_the_groups_that_an_owner_lets_go_are_nobodys_until_that_is_committed_an
     q.let_go(A)
     q.let_go(A)
     assert [(owner, len(groups)) for owner, groups in q.proposed] == [(None, 2)], "what is to be free is said once"
-    assert (q.take(A, 1), q.take(B)) == ([], [])
+    assert (q.take(A, 1), q.take(B), q.order.frees) == ([], [], True)
     q.commit()
     assert q.order.owners == [A], "of the third group, which it has asked for since"
+    assert not q.order.frees
     assert q.get(B) == [1, 2]
     q.order.release([1, 2])
     q.let_go(B)
     q.commit()
     assert q.order.n_owners == 1
     assert q.get(C) == [1, 2]
+
+
+def test_a_group_that_becomes_free_is_of_no_interest_while_no_message_waits() -> None:
+    q = Queue()
+    q.put("x")
+    assert q.get(A) == [1]
+    q.let_go(A)
+    assert not q.order.frees
 
 
 def test_a_group_that_is_asked_for_by_an_owner_that_leaves_becomes_free_behind_its_record() -> None:
