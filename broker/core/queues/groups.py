@@ -13,8 +13,8 @@ acquired message is about to return (`will_return`), nothing of its group goes o
 Invariants: a message is examined only in memory, so no message overtakes one that is being read; the first waiting message of
 each group is in the heap of the consumer that may have it (`_heads` for all consumers), though an entry may be outdated: then it
 is repaired when it is the next one; an entry that is there is not put a second time, so the heaps grow with the changes and not
-with the looks; at most `limits.MAX_GROUPS_WAITING` messages wait, and at most `limits.MAX_GROUP_LOOKS` are examined in a turn.
-Only the primary has this state, and it ends with the term.
+with the looks, and where most entries are outdated, these go; at most `limits.MAX_GROUPS_WAITING` messages wait, and at most
+`limits.MAX_GROUP_LOOKS` are examined in a turn. Only the primary has this state, and it ends with the term.
 
 Source: qpidd's MessageGroupManager.cpp, which has only the shared kind; the other kind is that of ActiveMQ Artemis.
 """
@@ -22,7 +22,7 @@ Source: qpidd's MessageGroupManager.cpp, which has only the shared kind; the oth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from broker.core import limits
@@ -36,6 +36,7 @@ KEY, SHARED = "qpid.group_header_key", "qpid.shared_msg_group"
 _LOOKS = 64
 """Messages that are looked at in one go."""
 _ANY_BYTES = 1 << 62
+_MIN_REBUILD = 64
 _Heads = list[tuple[int, str]]
 
 
@@ -177,7 +178,16 @@ class Groups(Fifo):
             self._offered.pop(group, None)
         elif self._offered.get(group) != (sequence, owner):
             self._offered[group] = sequence, owner
-            heappush(self._heads if owner is None else self._own.setdefault(owner, []), (sequence, group))
+            self._put_head(owner, sequence, group)
+
+    def _put_head(self, owner: object, sequence: int, group: str) -> None:
+        """Put the first message of a group, which is `_offered`, into the heap of this owner (None: of all). If most entries
+        there are outdated, they go: their consumer may not ask for a long time, while messages expire."""
+        heads = self._heads if owner is None else self._own.setdefault(owner, [])
+        heappush(heads, (sequence, group))
+        if len(heads) > 2 * len(self._offered) + _MIN_REBUILD:
+            heads[:] = [(first, each) for each, (first, whose) in self._offered.items() if whose == owner]
+            heapify(heads)
 
     def _next(self, consumer: object) -> tuple[int, str]:
         """The oldest message that this consumer may have, and its group; -1 when none is known."""

@@ -25,7 +25,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from hashlib import blake2b
-from heapq import heappop, heappush
+from heapq import heappop
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -204,7 +204,7 @@ class Owned(groups.Groups):
             self._offered.pop(group, None)
         elif self._offered.get(group) != place:
             self._offered[group] = place
-            heappush(self._heads if place[1] is None else self._own.setdefault(place[1], []), (place[0], group))
+            self._put_head(place[1], place[0], group)
         if group in self.owner_of and group not in self._waiting and group not in self._held and group not in self._freeing:
             self._idle[group] = None
         else:

@@ -251,6 +251,24 @@ def test_a_backlog_of_one_group_that_everybody_looks_through_is_offered_a_messag
     assert (waiting_heads(q), q.order._offered) == (0, {})
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_expires_while_its_consumer_asks_for_nothing_leaves_nothing_behind(shared: bool) -> None:
+    """Breaks when each message that expires leaves an entry in the heap of a consumer that is stuck."""
+    q = Queue(shared=shared)
+    q.put("x")
+    assert q.take(A, 1) == [1]
+    for _ in range(100):
+        first = q.lane.next_seq
+        q.put("xxx")
+        assert q.take(B, 9) == []
+        q.order.search_on()
+        q.order.claim(first, 3)
+        q.remove(first, 3)
+        assert waiting_heads(q) <= 66
+    q.put("xyx")
+    assert (q.take(B, 9), q.take(A, 9)) == ([303], [302, 304])
+
+
 def test_groups_beyond_the_bound_stay_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_GROUP_OWNERS", 1)
     q = Queue(shared=False)

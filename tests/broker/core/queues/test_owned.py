@@ -165,6 +165,23 @@ def test_a_group_that_becomes_free_is_of_no_interest_while_no_message_waits() ->
     assert not q.order.frees
 
 
+def test_what_expires_while_its_owner_asks_for_nothing_leaves_nothing_behind() -> None:
+    """Breaks when each message that expires leaves an entry in the heap of an owner that is stuck."""
+    q = Queue()
+    q.put("x")
+    assert q.get(A) == [1]
+    for _ in range(100):
+        first = q.lane.next_seq
+        q.put("xxx")
+        assert q.take(B) == []
+        q.order.search_on()
+        q.order.claim(first, 3)
+        q.order.remove(first, 3)
+        assert len(q.order._own[A]) <= 66
+    q.put("xyx")
+    assert (q.get(B), q.take(A)) == ([303], [302, 304])
+
+
 def test_a_group_that_is_asked_for_by_an_owner_that_leaves_becomes_free_behind_its_record() -> None:
     q = Queue()
     q.put("x")
