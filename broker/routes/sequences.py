@@ -68,7 +68,7 @@ class Sequences:
         earlier = self._links.get((node.uuid, taker))
         if earlier is not None and earlier.open and isinstance(earlier.context, Subscription):
             earlier.context.end_slow(Condition("amqp:link:stolen", "another link with the same receiver has attached"))
-        queue.add(attach, link, needs, browse=False, tags=True)
+        queue.add(attach, link, needs, browse=False, tags=True, route=taker)
         self._links = {key: each for key, each in self._links.items() if each.open}
         self._links[node.uuid, taker] = link
 

@@ -1,10 +1,11 @@
 """The owners of one queue's message groups, on the broker that serves: who they are, and when their groups become free.
 
-Life of an owner: a receiving link attaches to a queue with `qpid.group_owner_timeout`. Its user, container id and link name are
-the owner. It gets groups by records (broker.core.queues.owned). When its client ends the link for good, its groups become free at
-once, by a record. When the link ends otherwise, the owner is absent: its groups wait for it, and become free by a record when the
-timeout is over. When a term begins, all owners in the log are absent, and each has its full time. An owner that attaches again
-goes on with its groups.
+Life of an owner: a receiving link attaches to a queue with `qpid.group_owner_timeout`. Its user, container id and link name
+are the owner; for a route, its user and its identity, because each broker of its target has other names for its links. It gets
+groups by records (broker.core.queues.owned). When its client ends the link for good, its groups become free at once, by a
+record. When the link ends otherwise, the owner is absent: its groups wait for it, and become free by a record when the timeout
+is over. When a term begins, all owners in the log are absent, and each has its full time. An owner that attaches again goes on
+with its groups.
 
 Invariants: an owner has one link, and a later one ends the earlier one; an absent owner with groups has a time on the schedule;
 only the broker that serves proposes records, and only it measures time.
@@ -61,11 +62,12 @@ class GroupOwners:
         assert isinstance(messages.order, Owned), "the queue has the argument"
         return messages.order
 
-    def admit(self, attach: Attach) -> Owner:
-        """The owner that attaches. Condition, when it cannot be one."""
-        session, name = attach.session, self._queue.node.name
-        owner, order = Owner(session.principal.user, session.container, attach.link.name), self._order
-        if not (owner.container and owner.link):
+    def admit(self, attach: Attach, route: str) -> Owner:
+        """The owner that attaches; with the identity of its route, if it is one's. Condition, when it cannot be an owner."""
+        session, name, order = attach.session, self._queue.node.name, self._order
+        names = ("", route) if route else (session.container, attach.link.name)
+        owner = Owner(session.principal.user, *names)
+        if not (route or (owner.container and owner.link)):
             text = f"queue {name!r} has owners of message groups: its consumers need a container id and a name of the link"
             raise Condition("amqp:invalid-field", text)
         if max(map(len, owner)) > limits.MAX_OWNER_CHARS:

@@ -236,14 +236,15 @@ class QueueTerminus:
         selector: Selector | None = None,
         drains: bool = False,
         tags: bool = False,
+        route: str = "",
         standing: Standing | None = None,
     ) -> Subscription:
         """Attach this link as one more subscription, which is returned; `needs` are its lookups. Condition when it cannot attach.
-        `drains`: it empties the queue of a broker that leaves. `tags`: the tags of deliveries are sequences. `standing`: the
-        terms in the answer to the client."""
+        `drains`: it empties the queue of a broker that leaves. `tags`: the tags of deliveries are sequences. `route`: the
+        identity of the route that it is for. `standing`: the terms in the answer to the client."""
         node = self.node
         owners = None if browse or drains else self.owners
-        owner = None if owners is None else owners.admit(attach)
+        owner = None if owners is None else owners.admit(attach, route)
         earlier = None if owners is None or owner is None else owners.attached.get(owner)
         others = (each for each in self.subscriptions if not each.browse and each is not earlier)
         if not browse and node.definition.exclusive and next(others, None) is not None:

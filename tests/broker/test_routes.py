@@ -630,6 +630,21 @@ def test_a_cluster_that_is_not_upgraded_takes_no_routes() -> None:
         assert (status, "routes need 6" in text) == (409, True)
 
 
+def test_a_route_owns_its_groups_of_messages_whatever_the_broker_that_runs_it_calls_its_link(net: Network) -> None:
+    """Breaks when the messages of a route wait for the time of its owner after each failover of its target."""
+    net.brokers["a"].queue("groups", arguments={"qpid.group_header_key": "g", "qpid.group_owner_timeout": 600})
+    net.send("a", "groups", "x1", "x2", properties={"g": "x"})
+    net.send("a", "groups", "y1", properties={"g": "y"})
+    places = [net.ask("a", "FIND", "sequence", queue="groups", taker=taker)[2]["address"] for taker in ("t", "u")]
+    clients = [net.brokers["a"].client(ADMIN, container="route-1") for _ in places]
+    links = [client.receiver(place, credit=1, name="from-1") for client, place in zip(clients, places, strict=True)]
+    assert [client.bodies(link) for client, link in zip(clients, links, strict=True)] == [["x1"], ["y1"]]
+    assert [condition(link) for link in links] == ["", ""], "another route's link of the same name is another owner"
+    clients[0].lose()
+    again = net.brokers["a"].client(ADMIN, container="route-2")
+    assert again.bodies(again.receiver(places[0], name="from-1"))[-1] == "x2"
+
+
 def test_whoever_asks_for_sequences_is_told_what_is_wrong(net: Network) -> None:
     found = net.ask("a", "FIND", "sequence", queue="out", taker="t")[2]
     here = {"store": found["store"], "queue": found["queue"]}
