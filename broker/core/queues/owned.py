@@ -229,7 +229,7 @@ class Owned(groups.Groups):
 
     def _offer_all(self, consumer: Any) -> None:
         if consumer in self._groups:
-            for group in self._groups[consumer][1]:
+            for group in [each for each in self._groups[consumer][1] if each in self._waiting]:
                 self._offer(group)
 
     def _next(self, consumer: Any) -> tuple[int, str]:
@@ -279,9 +279,10 @@ class Owned(groups.Groups):
 
     def left(self, consumer: Any) -> None:
         """This consumer has ended. Its messages are released or removed later, and its groups wait for it."""
-        self._there.discard(consumer)
-        self._own.pop(consumer, None)
-        self._offer_all(consumer)
+        if consumer in self._there:
+            self._there.discard(consumer)
+            self._own.pop(consumer, None)
+            self._offer_all(consumer)
 
     def remove(self, first_seq: int, count: int) -> tuple[int, int]:
         """Drop these messages for good, in whatever state. Returns how many were alive, and their bytes; again gives (0, 0)."""

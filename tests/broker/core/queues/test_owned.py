@@ -13,7 +13,7 @@ from broker.core.queues import owned
 from broker.core.queues.discipline import discipline_of
 from broker.core.queues.owned import Owned, Owner, read_owners
 from broker.core.queues.residency import Residency
-from tests.broker.core.queues.files import Files, append, read_back, sequences
+from tests.broker.core.queues.files import Files, append, calls_of, read_back, sequences
 from tests.broker.core.queues.test_groups import encoded
 
 A, B, C = (Owner("user", "container", name) for name in "abc")
@@ -163,6 +163,18 @@ def test_a_group_that_becomes_free_is_of_no_interest_while_no_message_waits() ->
     assert q.get(A) == [1]
     q.let_go(A)
     assert not q.order.frees
+
+
+def test_an_owner_comes_and_goes_at_the_cost_of_its_groups_that_have_messages() -> None:
+    """Breaks when an owner whose groups are order numbers holds up the broker with each attach."""
+    q = Queue()
+    q.put("xx")
+    assert q.get(A, 1) == [1]
+    q.order.own([str(number) for number in range(1000)], A)
+    for _ in range(2):
+        assert calls_of(lambda: q.order.left(A)) < 50
+        assert calls_of(lambda: q.order.acquire(A, 0, PLENTY)) < 50
+    assert q.take(A) == [2]
 
 
 def test_what_expires_while_its_owner_asks_for_nothing_leaves_nothing_behind() -> None:
