@@ -249,7 +249,7 @@ class QueueTerminus:
         others = (each for each in self.subscriptions if not each.browse and each is not earlier)
         if not browse and node.definition.exclusive and next(others, None) is not None:
             raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
-        if len(self.subscriptions) >= limits.MAX_CONSUMERS_PER_QUEUE:
+        if len(self.subscriptions) >= limits.MAX_CONSUMERS_PER_QUEUE and earlier is None:
             text = f"queue {node.name!r} has {limits.MAX_CONSUMERS_PER_QUEUE} subscriptions, its limit"
             raise Condition("amqp:resource-limit-exceeded", text)
         link.tags_sequences = drains or tags

@@ -228,6 +228,19 @@ def test_a_second_link_of_an_owner_ends_the_first_and_goes_on_with_its_groups() 
         assert condition(refused) == "amqp:resource-locked"
 
 
+def test_an_owner_comes_back_to_a_full_queue_while_its_old_connection_is_not_known_to_be_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_CONSUMERS_PER_QUEUE", 1)
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        _, link = consumer(b)
+        _, again = consumer(b)
+        assert (condition(link), condition(again)) == ("amqp:link:stolen", "")
+        _, other = consumer(b, "two")
+        assert condition(other) == "amqp:resource-limit-exceeded"
+
+
 @pytest.mark.parametrize("other", [{"container": "another"}, {"name": "another"}])
 def test_links_of_other_names_and_containers_are_other_owners(other: dict[str, Any]) -> None:
     with bench() as b:
