@@ -51,6 +51,7 @@ class Groups(Fifo):
         "_key",
         "_looked",
         "_looks",
+        "_n_waiting",
         "_name_of",
         "_of",
         "_offered",
@@ -82,6 +83,8 @@ class Groups(Fifo):
         self._aside: dict[int, str] = {}
         self._waiting: dict[str, list[int]] = {}
         """Group -> a heap of its messages that are not acquired; some may be removed already."""
+        self._n_waiting = 0
+        """Entries in all these heaps."""
         self._held: dict[str, int] = {}
         self._owner: dict[str, object] = {}
         self._returning: dict[str, set[int]] = {}
@@ -158,8 +161,19 @@ class Groups(Fifo):
         """This message of this group is not acquired."""
         self._of[sequence] = group
         heappush(self._waiting.setdefault(group, []), sequence)
+        self._n_waiting += 1
+        if self._n_waiting > 2 * len(self._of) + _MIN_REBUILD:
+            self._forget_gone()
         if self._waiting[group][0] == sequence:
             self._offer(group)
+
+    def _forget_gone(self) -> None:
+        """Most entries are of messages that have left from behind the first one of their group: keep only the others."""
+        self._waiting = {}
+        found = [each for each in sorted(self._of) if not self.is_acquired(each)]
+        for sequence in found:
+            self._waiting.setdefault(self._of[sequence], []).append(sequence)
+        self._n_waiting = len(found)
 
     def _first(self, group: str) -> int:
         """The oldest message of a group that is not acquired; -1 if there is none."""
@@ -168,6 +182,7 @@ class Groups(Fifo):
             if waiting[0] in self._of and not self.is_acquired(waiting[0]):
                 return waiting[0]
             heappop(waiting)
+            self._n_waiting -= 1
         self._waiting.pop(group, None)
         return -1
 

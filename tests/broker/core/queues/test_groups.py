@@ -269,6 +269,24 @@ def test_what_expires_while_its_consumer_asks_for_nothing_leaves_nothing_behind(
     assert (q.take(B, 9), q.take(A, 9)) == ([303], [302, 304])
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_expires_behind_a_message_that_waits_for_a_stuck_consumer_leaves_nothing_behind(shared: bool) -> None:
+    q = Queue(shared=shared)
+    q.put("xxy")
+    assert (q.take(A, 1), q.take(C, 1)) == ([1], [3])
+    for _ in range(200):
+        first = q.lane.next_seq
+        q.put("xy")
+        assert q.take(B, 9) == []
+        q.order.search_on()
+        q.order.claim(first, 2)
+        q.remove(first, 2)
+        assert sum(map(len, q.order._waiting.values())) == q.order._n_waiting <= 80
+    q.put("xyz")
+    assert (q.take(B, 9), q.take(A, 9), q.take(C, 9)) == ([406], [2, 404], [405])
+    assert (q.order._waiting, q.order._n_waiting) == ({}, 0)
+
+
 def test_groups_beyond_the_bound_stay_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_GROUP_OWNERS", 1)
     q = Queue(shared=False)
