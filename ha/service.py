@@ -547,15 +547,19 @@ def run(
         _log.info("--auth no: every client is accepted without a login; only this machine can reach this broker")
     if settings.acl_file is not None and not settings.auth:
         _log.warn("no login is required (--auth no): for the rules of the ACL file, every client is `anonymous`")
-    if not settings.require_encryption:
-        print(f"Listening on TCP/TCP6 port {process.port}", file=sys.stderr, flush=True)
-    if process.tls_port is not None:
-        print(f"Listening for SSL connections on TCP/TCP6 port {process.tls_port}", file=sys.stderr, flush=True)
+    reactor.callWhenRunning(_tell_ports, process, settings)  # the reactor has taken SIGTERM then: who waits for this may stop it
     # The objects that exist now stay. Later objects are mostly messages, which are in no cycles.
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER)
     reactor.run()
     return process.status or process.ends_with
+
+
+def _tell_ports(process: Process, settings: BrokerSettings) -> None:
+    if not settings.require_encryption:
+        print(f"Listening on TCP/TCP6 port {process.port}", file=sys.stderr, flush=True)
+    if process.tls_port is not None:
+        print(f"Listening for SSL connections on TCP/TCP6 port {process.tls_port}", file=sys.stderr, flush=True)
 
 
 def log_to_stderr(levels: LogLevels) -> None:

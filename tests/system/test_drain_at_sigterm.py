@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,26 @@ def test_blocking_sigterm_is_the_broker_s_own_whatever_its_rules_and_it_shuts_do
         old.start()
         old.wait_for("standalone")
         assert ask(old.address, "QUERY", "drain")["items"][0]["released"]
+
+
+STOPS_WHEN_IT_LISTENS = """
+import builtins, os, signal
+from cli.commands.qpidd import main
+say = builtins.print
+def told(text, **options):
+    say(text, **options)
+    if text.startswith("Listening on"):
+        os.kill(os.getpid(), signal.SIGTERM)
+builtins.print = told
+main()
+"""
+
+
+def test_a_broker_can_be_told_to_stop_as_soon_as_it_says_that_it_listens(tmp_path: Path) -> None:
+    words = ["--port", "0", "--data-dir", str(tmp_path / "store")]
+    call = [sys.executable, "-c", STOPS_WHEN_IT_LISTENS, *words]
+    told = subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
+    assert (told.returncode, "stopping" in told.stderr) == (0, True), told.stderr
 
 
 def test_without_a_deadline_a_drain_at_sigterm_waits_for_a_target_that_is_away(tmp_path: Path) -> None:
