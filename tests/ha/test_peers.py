@@ -263,16 +263,22 @@ def test_members_get_large_batches_in_pieces_of_one_frame_each() -> None:
         made.stop()
 
 
+def _unread(b: Bench) -> tuple[Any, _Member]:
+    """The links of a broker to one member, which does not read."""
+    made = peers(b, "")
+    made.events = _Events()
+    made.set_members(Membership.of([ME, OTHER]))
+    member = _Member(made, OTHER)
+    member.settle()
+    member.connection.pauseProducing()
+    return made, member
+
+
 def test_a_member_that_does_not_read_is_called_again_before_much_waits_for_it() -> None:
     """What the engine has not asked for counts too."""
     batch = bytes(PEER_BUFFER_BYTES // 4)
     with bench() as b:
-        made = peers(b, "")
-        made.events = _Events()
-        made.set_members(Membership.of([ME, OTHER]))
-        member = _Member(made, OTHER)
-        member.settle()
-        member.connection.pauseProducing()
+        made, member = _unread(b)
         left = []
         for index in range(1, 6):
             made.send(OTHER, Append(1, 0, index - 1, 1, index, index, 0), [batch])
@@ -285,12 +291,7 @@ def test_what_waits_for_a_member_is_freed_when_its_link_ends() -> None:
     """Breaks when it waits for the garbage collector: a member that does not read is called again for each 64 MiB."""
     batch = bytes(PEER_BUFFER_BYTES // 4)
     with bench() as b:
-        made = peers(b, "")
-        made.events = _Events()
-        made.set_members(Membership.of([ME, OTHER]))
-        member = _Member(made, OTHER)
-        member.settle()
-        member.connection.pauseProducing()
+        made, member = _unread(b)
         before = sys.getrefcount(batch)
         gc.disable()
         try:
