@@ -5,8 +5,9 @@ Start with `termini.py` (finds the terminus for an attach) and `queue_terminus.p
 committed), `coming.py` (incomplete large messages), `logs.py` (all ledgers, the nodes, whether this broker serves),
 `principal.py` (the user), `guard.py` (the user's rights), `audit.py` and `quota.py` (audit log and quotas), `attach.py` (the
 state of a link), `producer.py` and `consumer.py` (a client's sending and receiving links); then one module for each kind of
-terminus: `queue_terminus.py` with `queues.py` above it, `exchanges.py`, `mailboxes.py`, `management.py`, `relay.py`, with
-`room.py` and `routing.py` below them; then `connection.py` (socket and engine), `client.py` (a client's session) and
+terminus: `queue_terminus.py` (with `returns.py`, what consumers give back, and `queue_bodies.py`, the bodies that are not in
+memory) with `queues.py` above it, `exchanges.py`, `mailboxes.py`, `management.py`, `relay.py`, with `room.py` and `routing.py`
+below them; then `connection.py` (socket and engine), `client.py` (a client's session) and
 `admission.py` (all connections).
 
 The path of an incoming message: `Connection` → `ClientSession` → `Producer.take` → `Target.receive` → `Ledger.enqueue` → the

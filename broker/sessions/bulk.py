@@ -36,10 +36,10 @@ from broker.core.selector.selected import Selector, compiled
 from broker.core.state import Messages
 from broker.sessions import routing
 from broker.sessions.dead_letters import DeadLetters, withdraw
-from broker.sessions.deliveries import Parts
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.passing import pass_on
+from broker.sessions.queue_bodies import QueueBodies
 from broker.sessions.room import full_text, has_room
 from broker.sessions.schedule import Schedule
 from broker.sessions.share import Share
@@ -56,21 +56,12 @@ class Place(Protocol):
     node: QueueNode
     ledger: Ledger
     letters: DeadLetters
-    unreadable: set[int]
+    bodies: QueueBodies
     operation: Operation | None
 
     @property
     def held(self) -> bool:
         """Whether consumers get nothing, because another broker is about to take over."""
-
-    def fetch(self, sequence: int) -> None:
-        """Read the bodies from this message on; then the queue is dispatched."""
-
-    def parts_of(self, manifest: Manifest) -> Parts:
-        """The parts of a large message, to be read."""
-
-    def lacks_parts(self, sequence: int) -> bool:
-        """Whether this large message is on the queue and some of its parts are missing."""
 
 
 class Result(NamedTuple):
@@ -259,7 +250,7 @@ class Operation:
     def _data_of(self, messages: Messages, sequence: int) -> bytes | None:
         """A message, or the first part of a large one; None when it cannot be read. _Absent."""
         if sequence in messages.large:
-            if sequence in self._place.unreadable:
+            if sequence in self._place.bodies.unreadable:
                 return None
             if self._head[0] != sequence:
                 raise _Absent
@@ -277,17 +268,17 @@ class Operation:
         self._walk.back(sequence)
         if sequence in messages.large:
             self._reads_head = True
-            self._place.parts_of(messages.large[sequence]).read(partial(self._head_came, sequence), 1)
+            self._place.bodies.parts_of(messages.large[sequence]).read(partial(self._head_came, sequence), 1)
         else:
             self.reads = True
-            self._place.fetch(sequence)
+            self._place.bodies.fetch(sequence)
 
     def _head_came(self, sequence: int, parts: list[bytes] | None, why_not: str) -> None:
         self._reads_head = False
         if parts is not None:
             self._head = sequence, parts[0]
-        elif why_not or self._place.lacks_parts(sequence):
-            self._place.unreadable.add(sequence)
+        elif why_not or self._place.bodies.lacks_parts(sequence):
+            self._place.bodies.unreadable.add(sequence)
         self._later()
 
     def _take(self, messages: Messages, sequences: list[int]) -> None:

@@ -16,7 +16,6 @@ takes; while a large message is being sent, its link sends no other message.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from functools import partial
 from itertools import accumulate, chain
 from typing import Any, Protocol
@@ -27,17 +26,18 @@ from broker.core import limits, message
 from broker.core.acl.questions import Lookups
 from broker.core.links import ACCEPTED, FAILED, MODIFIED, REJECTED, RELEASED, TRANSACTION_SHIFT, UNDELIVERABLE
 from broker.core.nodes import QueueNode
-from broker.core.parts import Manifest
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.owned import Owner
 from broker.core.selector.selected import Selector
 from broker.core.state import Messages
 from broker.sessions.attach import LinkEnd, Output
-from broker.sessions.deliveries import LargeDelivery, Parts
+from broker.sessions.deliveries import LargeDelivery
 from broker.sessions.due import Due
 from broker.sessions.ledger import Ledger
 from broker.sessions.overdue import Overdue
+from broker.sessions.queue_bodies import QueueBodies
+from broker.sessions.returns import Returns
 from broker.sessions.schedule import Schedule
 
 _REPEATED = frozenset((REJECTED, RELEASED, MODIFIED))
@@ -51,7 +51,8 @@ class Supplier(Protocol):
     node: QueueNode
     ledger: Ledger
     due: Due
-    unreadable: set[int]
+    bodies: QueueBodies
+    returns: Returns
     subscriptions: deque[Subscription]
 
     @property
@@ -68,20 +69,8 @@ class Supplier(Protocol):
     def is_active(self, subscription: Subscription) -> bool:
         """Whether messages go to this subscription while it has credit."""
 
-    def parts_of(self, manifest: Manifest) -> Parts:
-        """The parts of a large message, to be read."""
-
-    def lacks_parts(self, sequence: int) -> bool:
-        """Whether this large message is on the queue and some of its parts are missing."""
-
     def give_back(self, sequences: list[int]) -> None:
         """These are available again, in their old places."""
-
-    def settle(self, sequences: list[int], outcome: int, notes: Mapping[int, bytes] = ...) -> None:
-        """These acquired messages have this outcome, which is not `accepted`, and some of them come with annotations."""
-
-    def undo(self, sequences: list[int], *, count: bool) -> None:
-        """These acquired messages are available again; `count`: when their delivery counts have been raised by one."""
 
     def forget(self, subscription: Subscription) -> None:
         """This subscription ends."""
@@ -236,12 +225,12 @@ class Subscription(LinkEnd):
 
     def _deliver_large(self, messages: Messages, sequence: int) -> None:
         """Begin to send a large message. If it cannot be read, it stays on the queue as acquired, without a consumer."""
-        if sequence in self.queue.unreadable:
+        if sequence in self.queue.bodies.unreadable:
             return
         as_sent = self.link.traits_of is not None
         count = 0 if as_sent else messages.order.lane_of(sequence).delivery_count(sequence)
         left_ms = 0 if as_sent else self.queue.due.left_ms(messages, sequence)
-        parts = self.queue.parts_of(messages.large[sequence])
+        parts = self.queue.bodies.parts_of(messages.large[sequence])
         self.session.large += 1
         if not self.link.account.n_unsettled:
             self._moved_s = self.session.now_s
@@ -259,8 +248,8 @@ class Subscription(LinkEnd):
         messages = self.queue.node.messages
         if why is not None:
             mine = self.link.abort_pieces(large) or self.presettled  # otherwise it is still in the account, or has its outcome
-            if why or self.queue.lacks_parts(sequence):
-                self.queue.unreadable.add(sequence)
+            if why or self.queue.bodies.lacks_parts(sequence):
+                self.queue.bodies.unreadable.add(sequence)
             elif mine and not self.browse and messages is not None:
                 messages.order.release((sequence,))
         elif self.presettled and not self.browse and messages is not None:
@@ -352,7 +341,7 @@ class Subscription(LinkEnd):
                 continue
             found = list(chain.from_iterable(ranges))
             notes = {each: said[at] for at, each in enumerate(found, first) if at in said} if said else {}
-            self.queue.settle(found, outcome, notes)
+            self.queue.returns.settle(found, outcome, notes)
             if not settled:
                 kind = outcome & 0xFF
                 if kind == MODIFIED and not outcome & UNDELIVERABLE and (outcome & FAILED or notes):
@@ -379,7 +368,7 @@ class Subscription(LinkEnd):
         if sequences:
             self.link.take_back(before)
             self.node.overdue += len(sequences)
-            self.queue.undo(sequences, count=True)
+            self.queue.returns.undo(sequences, count=True)
             self.session.transactions.fail_open(_WENT_BACK)  # an outcome in one of them is late now, and would be passed over
             self.session.touch()
 
@@ -412,7 +401,7 @@ class Subscription(LinkEnd):
             if accepted:
                 self.queue.ledger.dequeue(node.messages.number, chain.from_iterable(accepted))
             if sequences and self._has_failed:
-                self.queue.undo(sequences, count=True)
+                self.queue.returns.undo(sequences, count=True)
             elif sequences:
                 node.messages.order.release(sequences)
                 self.queue.dispatch_soon()

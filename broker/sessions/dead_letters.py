@@ -36,10 +36,10 @@ from broker.core.queues.arguments import GROUP_KEY
 from broker.core.records import runs_of
 from broker.core.state import Messages
 from broker.sessions import routing
-from broker.sessions.deliveries import Parts
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.passing import pass_on
+from broker.sessions.queue_bodies import QueueBodies
 from broker.sessions.room import check_places
 from broker.sessions.schedule import Schedule
 
@@ -53,13 +53,7 @@ class Origin(Protocol):
 
     node: QueueNode
     ledger: Ledger
-    unreadable: set[int]
-
-    def parts_of(self, manifest: Manifest) -> Parts:
-        """The parts of a large message, to be read."""
-
-    def lacks_parts(self, sequence: int) -> bool:
-        """Whether this large message is on the queue and some of its parts are missing."""
+    bodies: QueueBodies
 
     @property
     def leaves(self) -> bool:
@@ -301,7 +295,7 @@ class DeadLetters:
         if manifest is not None:
             head = self._head_of(sequence, manifest)
             if head is None:
-                if sequence in origin.unreadable:
+                if sequence in origin.bodies.unreadable:
                     raise _Unreadable
                 return None
             return self._send_large(messages, sequence, manifest, head)
@@ -419,17 +413,17 @@ class DeadLetters:
 
     def _head_of(self, sequence: int, manifest: Manifest) -> bytes | None:
         """The first part of a large message, which is needed to route it; None while it is being read."""
-        if sequence not in self._heads and sequence not in self._origin.unreadable:
+        if sequence not in self._heads and sequence not in self._origin.bodies.unreadable:
             self._heads[sequence] = None
-            self._origin.parts_of(manifest).read(lambda parts, why: self._head_came(sequence, parts, why), 1)
+            self._origin.bodies.parts_of(manifest).read(lambda parts, why: self._head_came(sequence, parts, why), 1)
         return self._heads.get(sequence)
 
     def _head_came(self, sequence: int, parts: list[bytes] | None, why_not: str) -> None:
         self._heads.pop(sequence, None)
         if parts is not None and sequence in self.waiting:
             self._heads[sequence] = parts[0]
-        elif why_not or (parts is None and self._origin.lacks_parts(sequence)):
-            self._origin.unreadable.add(sequence)
+        elif why_not or (parts is None and self._origin.bodies.lacks_parts(sequence)):
+            self._origin.bodies.unreadable.add(sequence)
         self._origin.dispatch_soon()
 
     def _send_large(self, messages: Messages, sequence: int, manifest: Manifest, head: bytes) -> bool | None:

@@ -15,11 +15,10 @@ from typing import Protocol
 
 from broker.core import limits
 from broker.core.nodes import QueueNode
-from broker.core.parts import Manifest
 from broker.core.queues.blocks import Lot
 from broker.core.queues.last_value import LastValue
-from broker.sessions.deliveries import Parts
 from broker.sessions.ledger import Ledger
+from broker.sessions.queue_bodies import QueueBodies
 from broker.sessions.schedule import Schedule
 
 
@@ -28,12 +27,7 @@ class Place(Protocol):
 
     node: QueueNode
     ledger: Ledger
-
-    def parts_of(self, manifest: Manifest) -> Parts:
-        """The parts of a large message, to be read."""
-
-    def fetch(self, sequence: int) -> None:
-        """Read the bodies from this message on; then the queue is dispatched."""
+    bodies: QueueBodies
 
     def dispatch_soon(self) -> None:
         """Dispatch at the end of this turn."""
@@ -73,12 +67,12 @@ class LastValues:
             self._schedule.after(("last values", place.node.uuid), 0.0, place.dispatch_soon)
         elif end in messages.large:
             self._heads.add(values)
-            place.parts_of(messages.large[end]).read(lambda parts, _: self._came(place, values, end, parts), 1)
+            place.bodies.parts_of(messages.large[end]).read(lambda parts, _: self._came(place, values, end, parts), 1)
         elif passed := lane.unreadable(end)[0]:
             values.read_to(passed)
             place.dispatch_soon()
         else:
-            place.fetch(end)
+            place.bodies.fetch(end)
 
     def _came(self, place: Place, values: LastValue, sequence: int, parts: list[bytes] | None) -> None:
         """The first part of a large message is here, or cannot be had."""

@@ -65,7 +65,7 @@ def peek(queue: QueueTerminus, first: int, count: int, done: Callable[[dict[str,
                 _restore(messages.order.lane_of(body.sequence), body, data)
         answer()
 
-    queue.read(bodies, came)
+    queue.bodies.read(bodies, came)
 
 
 def _restore(lane: Lane, body: Body, data: bytes) -> None:

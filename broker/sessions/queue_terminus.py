@@ -1,5 +1,6 @@
-"""A queue as a terminus: producers enqueue messages, `dispatch` delivers them to subscriptions (broker.sessions.consumer), and
-messages that are given back return to the queue or become dead letters (broker.sessions.dead_letters).
+"""A queue as a terminus: producers enqueue messages, `dispatch` delivers them to subscriptions (broker.sessions.consumer). What
+consumers give back returns to the queue or becomes a dead letter (broker.sessions.returns). Bodies that are not in memory are
+read ahead (broker.sessions.queue_bodies).
 
 Life of a terminus: it is created by the first link that attaches to the queue, or by work that a term has left; its
 subscriptions share the available messages in turn; it ends with the queue, and its links end with it.
@@ -13,27 +14,18 @@ delivered; dead letters leave, and their bodies are read, also while consumers g
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
-
-from twisted.logger import Logger
 
 from broker.amqp.data import Condition
 from broker.amqp.links import Sender, Standing
-from broker.core import letters, limits
+from broker.core import limits
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
-from broker.core.commands import NOTES_SINCE, TIMES_SINCE
-from broker.core.links import FAILED, REJECTED, UNDELIVERABLE
 from broker.core.nodes import QueueNode, Routed, Unplaced
-from broker.core.notes import waits_until
-from broker.core.parts import Manifest
 from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, OWNER_TIMEOUT, SINGLE_ACTIVE, consumer_ms_of
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
-from broker.core.queues.lane import Lane
-from broker.core.queues.reading import Body, ReadAhead
 from broker.core.selector.selected import SELECTING, Selector
 from broker.sessions import routing
 from broker.sessions.attach import Attach, Output
@@ -41,7 +33,6 @@ from broker.sessions.bodies import BodyReader
 from broker.sessions.bulk import Operation
 from broker.sessions.consumer import Subscription
 from broker.sessions.dead_letters import DeadLetters
-from broker.sessions.deliveries import Parts
 from broker.sessions.due import Due
 from broker.sessions.events import NOTICE, Events
 from broker.sessions.group_owners import GroupOwners
@@ -49,6 +40,8 @@ from broker.sessions.last_values import LastValues
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Producer, Upload
+from broker.sessions.queue_bodies import QueueBodies
+from broker.sessions.returns import Returns
 from broker.sessions.room import has_room, is_crowded
 from broker.sessions.schedule import Schedule
 from broker.sessions.selecting import Selections, selector_of
@@ -56,9 +49,6 @@ from broker.sessions.share import Share
 from broker.sessions.turn import Turn
 from broker.sessions.unused import Unused
 from broker.sessions.uploads import Uploading
-
-_log = Logger()
-NO_NOTES: Mapping[int, bytes] = MappingProxyType({})
 
 
 class Keeper(Protocol):
@@ -93,8 +83,8 @@ class QueueTerminus:
     """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
 
     __slots__ = (
-        *("_ahead", "_queues", "due", "ledger", "letters", "line", "node", "operation", "producers"),
-        *("owners", "returning", "selections", "subscriptions", "unreadable"),
+        *("_queues", "bodies", "due", "ledger", "letters", "line", "node", "operation", "owners"),
+        *("producers", "returns", "selections", "subscriptions"),
     )
     window = limits.CREDIT_WINDOW
     serves_queues = True
@@ -109,17 +99,15 @@ class QueueTerminus:
         self.line: dict[Subscription, None] = {}
         """Of a queue with a single active consumer: its consumers in the order in which they came; the first one is active."""
         self.producers: dict[Producer, None] = {}
-        self.unreadable: set[int] = set()
-        """Large messages with an unreadable part: they are acquired, without a consumer."""
-        self.returning: set[object] = set()
-        """A token for each return of messages that waits for a commit. Meanwhile, consumers in `line` get nothing."""
         self.letters = DeadLetters(self, queues.logs, queues.schedule)
         self.due = Due(self, self.letters, queues.schedule)
+        self.returns = Returns(self, self.letters, self.due)
+        """While a return is under way, consumers in `line` get nothing."""
+        self.bodies = QueueBodies(self, queues.bodies)
         self.operation: Operation | None = None
         """The operation of an operator on its messages that is in progress."""
         self.selections: Selections | None = None
         """Of subscriptions with a selector; None: there was none."""
-        self._ahead: ReadAhead | None = None
         self.rebuilt(node)
         owner_s = int(node.asked.get(OWNER_TIMEOUT, 0))
         self.owners = GroupOwners(self, queues.logs, queues.schedule, owner_s) if owner_s else None
@@ -336,14 +324,9 @@ class QueueTerminus:
         """Whether a drain takes the messages, with the times at which they expire and the counts of their failures."""
         return self._queues.logs.gives_times
 
-    @property
-    def _limit(self) -> int:
-        """After how many failures a message leaves; 0: it stays however often it fails, for example for a drain's target."""
-        return 0 if self.leaves else self.node.delivery_limit
-
     def leaves_or_stays(self) -> None:
         """The broker begins to leave, or serves again: let messages stay that were to leave, or let them leave again."""
-        self.limited()
+        self.returns.limited()
         self.letters.look_again()
         if self.leaves:
             self.due.stay()
@@ -368,131 +351,20 @@ class QueueTerminus:
             self.node.messages.order.release(sequences)
             self.dispatch_soon()
 
+    def letters_wanted(self) -> Collection[int]:
+        """The messages that leave as dead letters and whose bodies are not in memory."""
+        return self.letters.wanted()
+
     def remain(self, sequences: list[int]) -> None:
         """These were dead letters, and do not leave: they are available again, or expire."""
         self.due.remain(sequences)
-
-    def settle(self, sequences: list[int], outcome: int, notes: Mapping[int, bytes] = NO_NOTES) -> None:
-        """These acquired messages have this outcome, which is not `accepted`, and some of them come with annotations."""
-        if notes:
-            with self.ledger.one_batch(sum(map(len, notes.values()))):
-                self._settle(sequences, outcome, notes)
-        else:
-            self._settle(sequences, outcome, notes)
-
-    def _settle(self, sequences: list[int], outcome: int, notes: Mapping[int, bytes]) -> None:
-        noted = bool(notes) and self._note(notes)  # the next consumer must get the message with its annotations
-        if outcome == REJECTED or outcome & UNDELIVERABLE:
-            if noted:
-                self._when_committed(sequences, self._let_die)
-            else:
-                self._let_die(sequences)
-        elif outcome & FAILED:
-            self.undo(sequences, count=True, notes=notes)
-        elif self._let_wait(notes):
-            self._when_committed(sequences, self.failed)
-        elif noted:
-            self._when_committed(sequences, self.give_back)
-        else:
-            self.give_back(sequences)
-
-    def _when_committed(self, sequences: list[int], then: Callable[[list[int]], None]) -> None:
-        """Let these acquired messages return, or leave, by `then` when everything that was put so far is committed, in the same
-        step: no other code sees them with their new counts and times, but still acquired, because these are in one batch. Until
-        then, nothing that must come after them is given out."""
-        if self.node.messages is not None:
-            self.node.messages.order.will_return(sequences)
-        one = object()
-        self.returning.add(one)
-
-        def committed() -> None:
-            if one in self.returning:  # otherwise the term has ended, and with it all that was acquired
-                self.returning.remove(one)
-                then(sequences)
-
-        self.ledger.when_applied(committed)
-
-    def _note(self, notes: Mapping[int, bytes]) -> bool:
-        """Propose the annotations of a consumer, as far as there is room for them. Returns whether there were any."""
-        messages, ledger = self.node.messages, self.ledger
-        if messages is None or ledger.version < NOTES_SINCE or not ledger.serving:
-            return False
-        room = limits.MAX_NOTES - len(messages.notes)
-        some = [(sequence, note) for sequence, note in notes.items() if len(note) <= limits.MAX_NOTE_BYTES][: max(0, room)]
-        for sequence, note in some:
-            ledger.note(messages.number, sequence, note)
-        return bool(some)
-
-    def _let_wait(self, notes: Mapping[int, bytes]) -> bool:
-        """Propose the delays that consumers request by annotations. Returns whether there were any."""
-        messages, ledger = self.node.messages, self.ledger
-        if not notes or messages is None or ledger.version < TIMES_SINCE or not ledger.serving:
-            return False
-        now_ms, found = ledger.now_ms, False
-        for sequence, note in notes.items():
-            until_ms = waits_until(note, now_ms) if len(note) <= limits.MAX_NOTE_BYTES else 0
-            if until_ms:
-                ledger.let_wait(messages.number, sequence, until_ms - now_ms)
-                found = True
-        return found
-
-    def _let_die(self, sequences: list[int]) -> None:
-        if self.node.messages is not None:
-            self.letters.add(sequences, letters.REJECTED)
-
-    def undo(self, sequences: list[int], *, count: bool, notes: Mapping[int, bytes] = NO_NOTES) -> None:
-        """These acquired messages are available again; `count`: when their delivery counts have been raised by one. `notes`: the
-        annotations of their consumer."""
-        messages, ledger = self.node.messages, self.ledger
-        if not count or messages is None or not ledger.serving:
-            self.give_back(sequences)
-            return
-        (retry_ms, most_ms), limit = self.node.retry_ms, self.node.delivery_limit
-        with ledger.one_batch(0):  # no delay may end while others of them are still to be counted
-            for sequence in sequences:
-                ledger.count(messages.number, sequence)
-                failures = messages.order.lane_of(sequence).delivery_count(sequence) + 1
-                if retry_ms and not 0 < limit <= failures:
-                    ledger.let_wait(messages.number, sequence, min(retry_ms * failures, most_ms))
-            self._let_wait(notes)  # the consumer's own delay has precedence over that of the queue
-            self._when_committed(sequences, self.failed)  # the next consumer must get the message with the increased count
-
-    def failed(self, sequences: list[int]) -> None:
-        """The outcomes of these messages are committed: they are available again, wait, or have failed too often."""
-        messages, limit, given = self.node.messages, self._limit, sequences
-        if limit and messages is not None and self._queues.logs.serving:
-            order = messages.order
-            over = [each for each in sequences if order.lane_of(each).delivery_count(each) >= limit and order.is_acquired(each)]
-            if over:
-                self.letters.add(over, letters.DELIVERY_LIMIT)
-                sequences = list(set(sequences).difference(over))
-        if messages is not None and messages.delays is not None:
-            sequences = [each for each in sequences if not messages.delays.is_waiting(each)]
-            self.due.look()
-        if messages is not None and sequences is not given:
-            messages.order.set_aside(set(given).difference(sequences))
-        self.give_back(sequences)
 
     def term_begins(self) -> None:
         """Remove the messages that failed too often in the last term and have not left, and wait for the owners of groups."""
         if self.owners is not None:
             self.owners.begin()
         self.due.begin()
-        self.limited()
-
-    def limited(self) -> None:
-        """Remove the messages that have failed too often for the limit, which may be a new one, and keep those that were to leave
-        and have not. What a consumer has stays, and leaves when it has come back and is about to be delivered."""
-        messages, limit = self.node.messages, self._limit
-        if messages is None:
-            return
-        order, delays = messages.order, messages.delays
-        stay = self.letters.recall(letters.DELIVERY_LIMIT, lambda each: not 0 < limit <= order.lane_of(each).delivery_count(each))
-        self.due.remain(stay)
-        if limit and order.has_counts:
-            over = sorted(each for lane in order.lanes for each, count in lane.delivery_counts().items() if count >= limit)
-            free = [each for each in over if not order.is_acquired(each) or (delays is not None and delays.is_waiting(each))]
-            self.letters.add([each for each in free if each not in self.letters], letters.DELIVERY_LIMIT)
+        self.returns.limited()
 
     def has_others_wait(self, subscription: Subscription) -> bool:
         """Whether messages wait here that no consumer takes, or another consumer waits for messages, while this one holds
@@ -516,7 +388,7 @@ class QueueTerminus:
         stands = self._queues.logs.closed or self.paused
         if self._queues.held or (stands and not any(each.drains for each in self.subscriptions)):
             if self.node.messages is not None and self.letters.wanted():
-                self._read_ahead(set())
+                self.bodies.read_ahead(set())
             return
         if self.node.displacing is not None and not self.node.displacing.ready:
             self._queues.last_values.read(self)
@@ -528,7 +400,7 @@ class QueueTerminus:
                 self._queues.schedule.after(("dispatch", self.node.uuid), 0.0, self.dispatch_soon)
             if self.owners is not None:
                 self.owners.propose()
-            self._read_ahead(stops)
+            self.bodies.read_ahead(stops)
 
     def _give_out(self) -> set[int]:
         """Deliver messages that are in memory. Returns those that are not, at which subscriptions have stopped."""
@@ -540,7 +412,7 @@ class QueueTerminus:
         if selections is not None:
             selections.begin()
         idle = held_back = 0
-        returning = bool(self.returning)
+        returning = self.returns.under_way
         while idle < len(subscriptions):
             subscription = subscriptions[0]
             subscriptions.rotate(-1)
@@ -585,62 +457,6 @@ class QueueTerminus:
             return False
         return subscription.gives_back(room)
 
-    # ---- bodies that are not in memory
-
-    def _read_ahead(self, stops: set[int]) -> None:
-        messages = self.node.messages
-        assert messages is not None
-        if self._ahead is None or self._ahead.order is not messages.order:
-            self._ahead = ReadAhead(messages.order)
-        ahead = self._ahead
-        if not ahead.reading:
-            wanted = ahead.plan(stops, self.letters.wanted(), self._queues.bodies.window_bytes)
-            if wanted:
-                ahead.reading = True
-                self._queues.bodies.read(self.ledger, wanted, lambda found: self._came(ahead, wanted, found))
-
-    def fetch(self, sequence: int) -> None:
-        """Read the bodies from this message on; then the queue is dispatched."""
-        self._read_ahead({sequence})
-
-    def read(self, bodies: list[Body], came: Callable[[list[bytes | str]], None]) -> None:
-        """Read these; `came` gets the bytes of each, or the text why they cannot be read. Never at once."""
-        self._queues.bodies.read(self.ledger, bodies, came)
-
-    def parts_of(self, manifest: Manifest) -> Parts:
-        """The parts of a large message, to be read."""
-        return Parts(self.ledger, self._queues.bodies, manifest)
-
-    def lacks_parts(self, sequence: int) -> bool:
-        """Whether this large message is on the queue and some of its parts are missing, which is a bug of ours."""
-        messages, state = self.node.messages, self.ledger.state
-        manifest = None if messages is None else messages.large.get(sequence)
-        if manifest is None or not state.parts.missing(manifest):
-            return False
-        _log.error("message {sequence} of queue {name!r} lacks parts", sequence=sequence, name=self.node.name)
-        return True
-
-    def _came(self, ahead: ReadAhead, wanted: list[Body], found: list[bytes | str]) -> None:
-        """Bodies are here: give them out, and ask for the next."""
-        ahead.reading = False
-        messages = self.node.messages
-        if messages is None or messages.order is not ahead.order:
-            return
-        for body, data in zip(wanted, found, strict=True):
-            lane = ahead.order.lane_of(body.sequence)
-            if isinstance(data, bytes):
-                lane.restore(body.sequence, body.place, data, 0)
-            elif lane.lies_at(body.sequence, body.place):
-                self._unreadable(lane, body, data)
-        self.dispatch()
-
-    def _unreadable(self, lane: Lane, body: Body, text: str) -> None:
-        ledger = self.ledger
-        n = lane.give_up(body.sequence, body.place)
-        what = f"{n} messages of queue {self.node.name!r} from sequence {body.sequence} on cannot be delivered: {text}"
-        if ledger.log is not None:
-            ledger.log.rotten(body.place, what)
-
     # ---- the end
 
     def gone(self) -> None:
@@ -660,7 +476,7 @@ class QueueTerminus:
             producer.aborted()
         self.subscriptions.clear()
         self.line.clear()
-        self.returning.clear()
+        self.returns.clear()
         if self.selections is not None:
             self.selections.clear()
         self.producers.clear()

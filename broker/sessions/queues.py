@@ -148,7 +148,7 @@ class Queues:
                 self._resume_crowded(self._termini.get(change.queue.uuid))
                 node = self.logs.nodes.queue_by_uuid(change.queue.uuid)
                 if node is not None and self.logs.ledger_of(node).serving:
-                    self.at(node).limited()
+                    self.at(node).returns.limited()
 
     def hold(self) -> None:
         """Stop delivering until `give_out_again`, or until this broker stops serving."""
@@ -176,8 +176,8 @@ class Queues:
         for terminus in self._termini.values():
             terminus.letters.clear()
             terminus.due.clear()
-            terminus.unreadable.clear()
-            terminus.returning.clear()
+            terminus.bodies.unreadable.clear()
+            terminus.returns.clear()
             if terminus.operation is not None:
                 terminus.operation.void()
 

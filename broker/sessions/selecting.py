@@ -26,7 +26,7 @@ from broker.core.selector.grammar import BadSelector
 from broker.core.selector.selected import Selector, selected
 from broker.core.state import Messages
 from broker.sessions.attach import Attach
-from broker.sessions.deliveries import Parts
+from broker.sessions.queue_bodies import QueueBodies
 from broker.sessions.share import Share
 
 _HEADS = 4
@@ -55,14 +55,13 @@ class Searcher(Protocol):
 class Searched(Protocol):
     """A queue on which subscriptions have selectors."""
 
+    bodies: QueueBodies
+
     def dispatch(self) -> None:
         """Give out."""
 
     def dispatch_soon(self) -> None:
         """Give out at the end of this turn."""
-
-    def parts_of(self, manifest: Manifest) -> Parts:
-        """The parts of a large message, to be read."""
 
 
 class Selections:
@@ -217,7 +216,7 @@ class Selections:
         for sequence, manifest in self._wanted.items():
             if sequence not in self._heads and len(self._heads) < _HEADS:  # the searches that want the others ask again
                 self._heads[sequence] = None
-                self._queue.parts_of(manifest).read(partial(self._head_came, sequence), 1)
+                self._queue.bodies.parts_of(manifest).read(partial(self._head_came, sequence), 1)
         self._wanted.clear()
 
     def _head_came(self, sequence: int, parts: list[bytes] | None, why_not: str) -> None:

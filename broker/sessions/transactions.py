@@ -57,6 +57,16 @@ class Poster(Protocol):
         """This message was not taken."""
 
 
+class GiveBack(Protocol):
+    """Takes back what consumers had from a queue (broker.sessions.returns)."""
+
+    def settle(self, sequences: list[int], outcome: int) -> None:
+        """These acquired messages have an outcome other than `accepted`."""
+
+    def undo(self, sequences: list[int], *, count: bool) -> None:
+        """These are available again; `count`: with a delivery count that is higher by one."""
+
+
 class Place(Protocol):
     """A queue that messages are consumed from, as far as a transaction needs it."""
 
@@ -68,11 +78,9 @@ class Place(Protocol):
     def ledger(self) -> Ledger:
         """That has its messages."""
 
-    def settle(self, sequences: list[int], outcome: int) -> None:
-        """These acquired messages have an outcome other than `accepted`."""
-
-    def undo(self, sequences: list[int], *, count: bool) -> None:
-        """These are available again; `count`: with a delivery count that is higher by one."""
+    @property
+    def returns(self) -> GiveBack:
+        """Takes what is given back to it."""
 
 
 class _Post:
@@ -129,14 +137,14 @@ class Transaction:
         """Roll it back because its link or connection has ended: the consumed messages are available again."""
         self.account.close()
         for queue, sequences, _ in self._retired:
-            queue.undo(sequences, count=False)
+            queue.returns.undo(sequences, count=False)
 
     def roll_back(self, done: Callable[[], None]) -> None:
         """Roll it back on request, or because it cannot be committed: its deliveries count as failed. `done` is called when all
         consumed messages are in their old places again, so that the client gets them before later ones."""
         self.account.close()
         for queue, sequences, _ in self._retired:
-            queue.undo(sequences, count=True)
+            queue.returns.undo(sequences, count=True)
         left = list(dict.fromkeys(retired.queue.ledger for retired in self._retired))
 
         def counted() -> None:
@@ -195,7 +203,7 @@ class Transaction:
             self.account.close()
             for queue, sequences, outcome in self._retired if goes_on else ():
                 if outcome != ACCEPTED:
-                    queue.settle(sequences, outcome)
+                    queue.returns.settle(sequences, outcome)
             done()
             return
         ledger, (puts, retired, through) = parts[0]

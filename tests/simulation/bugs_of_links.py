@@ -25,7 +25,7 @@ OF_LINKS = {
         "takes messages back from a slow consumer, and delivers them to no other one",
         "broker.sessions.consumer",
         "Subscription.take_back",
-        "self.queue.undo(sequences, count=True)",
+        "self.queue.returns.undo(sequences, count=True)",
         "pass",
     ),
     "checkpoint-forgets-notes": Bug(
