@@ -108,7 +108,8 @@ class GroupOwners:
     def begin(self) -> None:
         """A term begins: the owners of the last one have their full time to come."""
         self._absent.clear()
-        for owner in () if self._order is None else self._order.owners:
+        order = self._order
+        for owner in () if order is None else dict.fromkeys((*order.owners, *order.takers)):
             if owner not in self.attached:
                 self._wait_for(owner)
 

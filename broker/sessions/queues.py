@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from broker.core.definitions import Change, QueueAltered
 from broker.core.nodes import QueueNode
 from broker.core.queues.arguments import OWNER_TIMEOUT
+from broker.core.queues.owned import Owned
 from broker.core.state import Messages
 from broker.sessions.bodies import BodyReader
 from broker.sessions.events import Events
@@ -169,10 +170,13 @@ class Queues:
         return any(terminus.letters.owed for terminus in self._termini.values())
 
     def release_all(self) -> None:
-        """This broker stops serving: acquired messages are available again."""
+        """This broker stops serving: acquired messages are available again. The log of some queues goes on."""
         for node in self.logs.nodes.queues.values():
-            if node.messages is not None:
-                node.messages.order.release_all()
+            order = None if node.messages is None else node.messages.order
+            if isinstance(order, Owned) and self.logs.ledger_of(node).serving:
+                order.interrupt()
+            elif order is not None:
+                order.release_all()
         for terminus in self._termini.values():
             terminus.letters.clear()
             terminus.due.clear()

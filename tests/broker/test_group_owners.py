@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import proton
@@ -10,9 +11,10 @@ import pytest
 
 from broker.amqp.data import Condition
 from broker.core import limits
+from broker.core.nodes import LOCAL
 from broker.core.queues.owned import Owned
 from broker.core.records import Batch, Kind
-from tests.broker.clients import ADMIN, Bench, Client, bench, condition
+from tests.broker.clients import ADMIN, Bench, Client, MemoryLog, bench, condition
 from tests.broker.test_departure import ask, leave, source
 from tests.broker.test_groups import send
 
@@ -35,9 +37,10 @@ def accept_all(client: Client, link: Any) -> None:
     client.bench.pass_time(1)
 
 
-def records(b: Bench) -> list[tuple[int, bool]]:
+def records(b: Bench, log: str = "") -> list[tuple[int, bool]]:
     """The records about owners: how many groups, and whether they are given (or freed)."""
-    runs = [(batch, run) for data in b.lead.committed for batch in [Batch.parse(data)] for run in batch.runs]
+    committed = (b.logs[log] if log else b.lead).committed
+    runs = [(batch, run) for data in committed for batch in [Batch.parse(data)] for run in batch.runs]
     return [(run.count, run.nbytes > 16 * run.count) for _, run in runs if run.kind is Kind.OWNERS]
 
 
@@ -176,6 +179,78 @@ def test_what_was_proposed_in_a_term_that_has_ended_gives_nobody_a_group() -> No
         assert other.bodies(taking) == ["b1"], "the first is one's still, and the second is free"
         client, link = consumer(b)
         assert client.bodies(link) == ["a1"]
+
+
+@contextmanager
+def local(level: str) -> Iterator[tuple[Bench, MemoryLog]]:
+    """A primary with two messages of a group on a queue whose messages are in its own log, and this log."""
+    with bench(clustered=True) as b:
+        b.upgraded()
+        b.queue("q", replicate=level, arguments=OWNED)
+        send(b.client(), "a1", "a2")
+        yield b, b.logs[LOCAL]
+
+
+def elected_again(b: Bench) -> None:
+    """The primary loses its office, and is elected again."""
+    b.lead.become("ready", "another:1")
+    b.lead.become("active")
+    b.settle()
+
+
+def commit_all(b: Bench, log: MemoryLog) -> None:
+    """As `Bench.commit_all`, for a log that does not lead."""
+    while log.waiting:
+        log.commit(1)
+        b.settle()
+    log.automatic = True
+
+
+@pytest.mark.parametrize("level", ["none", "configuration"])
+def test_a_group_is_not_asked_for_twice_when_an_election_ends_before_the_queue_s_own_log_commits(level: str) -> None:
+    """Breaks when a second record takes the group from the consumer that has messages of it."""
+    with local(level) as (b, log):
+        log.automatic = False
+        consumer(b, credit=1)
+        elected_again(b)
+        other, taking = consumer(b, "two")
+        commit_all(b, log)
+        assert (owners(b), other.bodies(taking)) == (["one"], [])
+        client, link = consumer(b, credit=1)
+        assert (client.bodies(link), other.bodies(taking)) == (["a1"], [])
+        client.lose()
+        b.pass_time(11)
+        assert other.bodies(taking) == ["a1", "a2"]
+        assert records(b, LOCAL) == [(1, True), (1, False), (1, True)]
+
+
+def test_an_owner_that_has_its_group_only_after_the_election_is_waited_for_and_not_for_ever() -> None:
+    with local("none") as (b, log):
+        log.automatic = False
+        consumer(b)
+        elected_again(b)
+        other, taking = consumer(b, "two")
+        commit_all(b, log)
+        b.pass_time(9)
+        assert other.bodies(taking) == []
+        b.pass_time(2)
+        assert other.bodies(taking) == ["a1", "a2"]
+
+
+def test_a_group_that_becomes_free_during_an_election_goes_to_nobody_before_its_own_log_commits() -> None:
+    """Breaks when the former owner gets a message of a group that is nobody's a moment later."""
+    with local("none") as (b, log):
+        client, link = consumer(b, credit=1)
+        assert client.bodies(link) == ["a1"]
+        log.automatic = False
+        link.close()
+        b.settle()
+        elected_again(b)
+        client, link = consumer(b)
+        assert client.bodies(link) == []
+        commit_all(b, log)
+        assert client.bodies(link) == ["a1", "a2"]
+        assert records(b, LOCAL) == [(1, True), (1, False), (1, True)]
 
 
 def test_a_connection_that_is_lost_while_it_waits_for_a_group_has_it_afterwards() -> None:

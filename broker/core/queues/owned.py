@@ -16,7 +16,7 @@ Invariants: a message goes to a consumer only if the applied records say that th
 proposed by which it does not; a group is asked for only if it is free after all records that are proposed; a consumer has asked
 for at most as many groups as it has room for messages; there are at most `limits.MAX_GROUP_OWNERS` groups with owners, asked ones
 included; a group with an owner and without a message here is in `_idle`, the longest idle first. What is asked for and `_freeing`
-exists only on the primary, and ends with the term; `owner_of` is the same on every broker.
+exists only on the primary, and ends with the term of the log that has the messages; `owner_of` is the same on every broker.
 """
 
 from __future__ import annotations
@@ -106,6 +106,11 @@ class Owned(groups.Groups):
     def owners(self) -> list[Owner]:
         """Those that have groups."""
         return list(self._groups)
+
+    @property
+    def takers(self) -> list[Owner]:
+        """Those that are about to get groups."""
+        return list(self._asking)
 
     @property
     def n_owners(self) -> int:
@@ -283,6 +288,15 @@ class Owned(groups.Groups):
             self._there.discard(consumer)
             self._own.pop(consumer, None)
             self._offer_all(consumer)
+
+    def interrupt(self) -> None:
+        """As `release_all`, on a broker that stops serving while the log of this queue goes on: what is proposed is still to be
+        committed."""
+        proposed = self._asked, self._asking, self._freeing, self._wanted, self._unwanted
+        self.release_all()
+        self._asked, self._asking, self._freeing, self._wanted, self._unwanted = proposed
+        for group in self._freeing:
+            self._idle.pop(group, None)
 
     def remove(self, first_seq: int, count: int) -> tuple[int, int]:
         """Drop these messages for good, in whatever state. Returns how many were alive, and their bytes; again gives (0, 0)."""

@@ -157,6 +157,34 @@ def test_the_groups_that_an_owner_lets_go_are_nobodys_until_that_is_committed_an
     assert q.get(C) == [1, 2]
 
 
+def test_what_is_proposed_stays_so_when_the_broker_stops_serving_and_the_log_goes_on() -> None:
+    """Breaks when a group is asked for a second time before the first record is applied, or goes out though it becomes free."""
+    q = Queue()
+    q.put("xyz")
+    assert q.get(A, 2) == [1, 2]
+    q.order.remove(1, 1)
+    q.take(B)
+    q.let_go(A)
+    q.order.interrupt()
+    assert (q.take(A), q.take(B), q.take(C), len(q.proposed)) == ([], [], [], 2)
+    q.commit()
+    assert (q.take(B, 1), q.get(C)) == ([3], [2])
+
+
+def test_a_group_that_becomes_free_on_an_interrupted_broker_is_not_freed_again_to_make_room() -> None:
+    with most_groups(1):
+        q = Queue()
+        q.put("x")
+        assert q.get(A) == [1]
+        q.order.remove(1, 1)
+        q.let_go(A)
+        q.order.interrupt()
+        q.put("y")
+        assert (q.take(B), len(q.proposed)) == ([], 1)
+        q.commit()
+        assert q.get(B) == [2]
+
+
 def test_a_group_that_becomes_free_is_of_no_interest_while_no_message_waits() -> None:
     q = Queue()
     q.put("x")
