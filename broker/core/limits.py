@@ -302,6 +302,9 @@ MAX_GROUP_OWNERS = 100_000
 """Groups of one queue that stay assigned to consumers that have none of their messages; also the groups of one queue of which the
 log knows the owners."""
 
+GROUPS_FREED_AT_ONCE = 2048
+"""Groups of one queue that become free in one turn of the reactor because their owners have left."""
+
 MAX_OWNERS = 10_000
 """Owners of groups of one queue; a consumer that would be one more cannot attach."""
 

@@ -7,8 +7,12 @@ record. When the link ends otherwise, the owner is absent: its groups wait for i
 is over. When a term begins, all owners in the log are absent, and each has its full time. An owner that attaches again goes on
 with its groups.
 
-Invariants: an owner has one link, and a later one ends the earlier one; an absent owner with groups has a time on the schedule;
-only the broker that serves proposes records, and only it measures time.
+An owner may have many groups. Those of all owners that have left become free in pieces: the next piece is proposed when the one
+before is committed (`_free_some`). An owner that attaches again meanwhile keeps the groups for which nothing is proposed yet.
+
+Invariants: an owner has one link, and a later one ends the earlier one; an absent owner with groups has a time on the schedule,
+or is among those that have left; at most `limits.GROUPS_FREED_AT_ONCE` groups are about to become free because their owners have
+left, so that no turn proposes or applies more; only the broker that serves proposes records, and only it measures time.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ class Grouped(Protocol):
 class GroupOwners:
     """See the module. An absent owner keeps its groups for `kept_s` seconds."""
 
-    __slots__ = ("_absent", "_kept_s", "_logs", "_queue", "_schedule", "attached")
+    __slots__ = ("_absent", "_goes_on", "_gone", "_kept_s", "_logs", "_queue", "_schedule", "attached")
 
     def __init__(self, queue: Grouped, logs: Logs, schedule: Schedule, kept_s: int) -> None:
         self._queue = queue
@@ -53,6 +57,10 @@ class GroupOwners:
         self.attached: dict[Owner, Subscription] = {}
         self._absent: set[Owner] = set()
         """Those that have a time on the schedule."""
+        self._gone: dict[Owner, None] = {}
+        """Those that have left and may still have groups for which no record is proposed."""
+        self._goes_on = False
+        """Whether the next piece of their groups waits for a commit."""
 
     @property
     def _order(self) -> Owned | None:
@@ -108,6 +116,8 @@ class GroupOwners:
     def begin(self) -> None:
         """A term begins: the owners of the last one have their full time to come."""
         self._absent.clear()
+        self._gone.clear()
+        self._goes_on = False
         order = self._order
         for owner in () if order is None else dict.fromkeys((*order.owners, *order.takers)):
             if owner not in self.attached:
@@ -117,12 +127,15 @@ class GroupOwners:
         """The queue was deleted."""
         for owner in list(self._absent):
             self._come_back(owner)
+        self._gone.clear()
         self.attached.clear()
 
     def awaits(self, subscription: Subscription) -> bool:
         """Whether this link is about to get groups, or groups become free that it may ask for."""
         owner, order = subscription.owner, self._order
-        return owner is not None and order is not None and (order.asks(owner) or order.frees)
+        if owner is None or order is None:
+            return False
+        return order.asks(owner) or order.frees or (bool(self._gone) and order.available > 0)
 
     def propose(self) -> None:
         """Propose the records that give groups to their owners, and those that free them."""
@@ -143,6 +156,7 @@ class GroupOwners:
             self._schedule.after(self._key(owner), self._kept_s, lambda: self._due(owner))
 
     def _come_back(self, owner: Owner) -> None:
+        self._gone.pop(owner, None)
         if owner in self._absent:
             self._absent.discard(owner)
             self._schedule.cancel(self._key(owner))
@@ -161,7 +175,25 @@ class GroupOwners:
             self._give_up(owner)
 
     def _give_up(self, owner: Owner) -> None:
+        if self._serves:
+            self._gone[owner] = None
+            self._free_some()
+
+    def _free_some(self) -> None:
+        """Propose that groups of the owners that have left become free, as many as may be under way."""
         order = self._order
-        if self._serves and order is not None:
-            order.let_go(owner)
-            self.propose()
+        if order is None or not self._serves:
+            return
+        while self._gone and order.n_freeing < limits.GROUPS_FREED_AT_ONCE:
+            owner = next(iter(self._gone))
+            if not order.let_go(owner, limits.GROUPS_FREED_AT_ONCE - order.n_freeing):
+                del self._gone[owner]
+        self.propose()
+        if self._gone and not self._goes_on:
+            self._goes_on = True
+            self._queue.ledger.when_committed(self._go_on)
+
+    def _go_on(self) -> None:
+        self._goes_on = False
+        self._free_some()
+        self._queue.dispatch_soon()  # a consumer that drains its credit has waited for these groups

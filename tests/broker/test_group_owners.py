@@ -253,6 +253,71 @@ def test_a_group_that_becomes_free_during_an_election_goes_to_nobody_before_its_
         assert records(b, LOCAL) == [(1, True), (1, False), (1, True)]
 
 
+def test_the_groups_of_owners_that_leave_become_free_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when an owner of 100,000 groups holds up the broker twice: when it leaves, and when that is applied."""
+    monkeypatch.setattr(limits, "GROUPS_FREED_AT_ONCE", 2)
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1", "b1", "c1", "d1", "e1")
+        client, _ = consumer(b, credit=3)
+        client.receiver("q", name="three")
+        other, taking = consumer(b, "two")
+        assert owners(b) == ["one", "three"]
+        b.lead.automatic = False
+        client.connection.close()
+        b.settle()
+        assert len(b.lead.waiting) == 1, "the rest waits for its commit"
+        b.commit_all()
+        b.settle()
+        assert other.bodies(taking) == ["a1", "b1", "c1", "d1", "e1"]
+        assert [count for count, given in records(b) if not given] == [2, 2, 1]
+
+
+def test_an_owner_that_comes_back_while_the_first_of_its_groups_become_free_keeps_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "GROUPS_FREED_AT_ONCE", 1)
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1", "b1")
+        client, link = consumer(b)
+        b.lead.automatic = False
+        link.close()
+        b.settle()
+        again = client.receiver("q", name="one")
+        assert client.bodies(again) == ["b1"]
+        b.commit_all()
+        b.settle()
+        assert client.bodies(again) == ["b1", "a1"]
+        client.lose()
+        b.pass_time(9)
+        assert owners(b) == ["one"]
+        b.pass_time(2)
+        assert owners(b) == []
+
+
+def test_an_election_while_groups_become_free_in_pieces_gives_the_owner_its_time_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "GROUPS_FREED_AT_ONCE", 1)
+    with bench(**CLUSTER) as b:
+        b.upgraded()
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1", "b1", "c1")
+        _, link = consumer(b)
+        b.lead.automatic = False
+        link.close()
+        b.settle()
+        b.lead.commit(1)
+        b.lead.automatic = True
+        elected_again(b)
+        other, taking = consumer(b, "two")
+        b.pass_time(9)
+        assert other.bodies(taking) == ["a1"]
+        b.pass_time(2)
+        assert other.bodies(taking) == ["a1", "b1", "c1"]
+
+
 def test_a_connection_that_is_lost_while_it_waits_for_a_group_has_it_afterwards() -> None:
     with bench() as b:
         b.queue("q", arguments=OWNED)
@@ -420,6 +485,22 @@ def test_a_consumer_that_drains_its_credit_gets_the_message_whose_group_becomes_
         b.commit_all()
         b.settle()
         assert (other.bodies(taking), taking.credit, taking.drained()) == (["a1"], 0, 4)
+
+
+def test_a_consumer_that_drains_its_credit_waits_for_all_groups_that_become_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "GROUPS_FREED_AT_ONCE", 1)
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send(b.client(), "a1", "b1", "c1")
+        _, link = consumer(b)
+        other, taking = consumer(b, "two", credit=0)
+        b.lead.automatic = False
+        link.close()
+        taking.drain(5)
+        b.settle()
+        b.commit_all()
+        b.settle()
+        assert (other.bodies(taking), taking.credit, taking.drained()) == (["a1", "b1", "c1"], 0, 2)
 
 
 def test_a_consumer_that_drains_its_credit_gets_the_message_for_whose_group_others_make_room(

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Iterable
 from hashlib import blake2b
 from heapq import heappop
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from broker.core import limits
@@ -126,6 +126,11 @@ class Owned(groups.Groups):
         return consumer in self._asking
 
     @property
+    def n_freeing(self) -> int:
+        """How many groups are about to become free."""
+        return len(self._freeing)
+
+    @property
     def frees(self) -> bool:
         """Whether groups are about to become free while messages wait: some of these may be for anybody afterwards."""
         return bool(self._freeing) and self.available > 0
@@ -160,10 +165,14 @@ class Owned(groups.Groups):
             found += [(names[at : at + GROUPS_AT_ONCE], encoded) for at in range(0, len(names), GROUPS_AT_ONCE)]
         return found
 
-    def let_go(self, owner: Owner) -> None:
-        """Free the groups of this owner, and those that it is about to get, by a record (see `take_changes`)."""
-        theirs = [*self._groups.get(owner, (owner, {}))[1], *(each for each, whose in self._asked.items() if whose == owner)]
-        self._free([group for group in theirs if group not in self._freeing])
+    def let_go(self, owner: Owner, most: int = limits.MAX_GROUP_OWNERS) -> bool:
+        """Free groups of this owner, and those that it is about to get, by a record (see `take_changes`): at most so many.
+        Returns whether there are others."""
+        _, theirs = self._groups.get(owner, (owner, {}))
+        coming = [each for each, whose in self._asked.items() if whose == owner] if self.asks(owner) else ()
+        some = list(islice((group for group in chain(theirs, coming) if group not in self._freeing), most + 1))
+        self._free(some[:most])
+        return len(some) > most
 
     def _free(self, names: list[str]) -> None:
         self._freeing.update(names)
@@ -234,7 +243,9 @@ class Owned(groups.Groups):
 
     def _offer_all(self, consumer: Any) -> None:
         if consumer in self._groups:
-            for group in [each for each in self._groups[consumer][1] if each in self._waiting]:
+            theirs, waiting = self._groups[consumer][1], self._waiting
+            few: Iterable[str] = waiting if len(waiting) < len(theirs) else theirs
+            for group in [each for each in few if each in theirs and each in waiting]:
                 self._offer(group)
 
     def _next(self, consumer: Any) -> tuple[int, str]:

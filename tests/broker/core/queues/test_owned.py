@@ -157,6 +157,21 @@ def test_the_groups_that_an_owner_lets_go_are_nobodys_until_that_is_committed_an
     assert q.get(C) == [1, 2]
 
 
+def test_the_groups_of_an_owner_become_free_in_pieces_and_those_that_it_asks_for_come_last() -> None:
+    q = Queue()
+    q.put("xyz")
+    assert q.get(A, 2) == [1, 2]
+    q.take(A)
+    assert q.order.takers == [A]
+    assert q.order.let_go(A, 2)
+    assert (q.order.let_go(A, 0), q.order.n_freeing) == (True, 2)
+    assert not q.order.let_go(A, 1)
+    q.proposed += q.order.take_changes()
+    assert [(owner, len(groups)) for owner, groups in q.proposed] == [(A, 1), (None, 3)]
+    q.commit()
+    assert (q.order.n_freeing, q.order.owners, q.order.let_go(A)) == (0, [], False)
+
+
 def test_what_is_proposed_stays_so_when_the_broker_stops_serving_and_the_log_goes_on() -> None:
     """Breaks when a group is asked for a second time before the first record is applied, or goes out though it becomes free."""
     q = Queue()
