@@ -29,12 +29,19 @@ _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its heading, the item's field, and the function that formats the field."""
+    """One column: its heading, the item's field, and the function that formats the field. `most`: a longer text is cut to so many
+    characters; 0: none is."""
 
     heading: str
     field: str
     write: Callable[[Any], str] = str
     number: bool = False
+    most: int = 0
+
+    def cell(self, item: dict[str, Any]) -> str:
+        """The text of this column for an item."""
+        found = shown(self.write(item.get(self.field)))
+        return f"{found[: self.most - 3]}..." if 0 < self.most < len(found) else found
 
 
 def text(value: Any) -> str:
@@ -87,7 +94,7 @@ def counting(heading: str, field: str) -> Column:
 def table(title: str, columns: Sequence[Column], items: Iterable[dict[str, Any]], width: int | None = None) -> str:
     """The items as a table; as blocks if the table is wider than `width` characters."""
     headings = [shown(column.heading) for column in columns]
-    rows = [[shown(column.write(item.get(column.field))) for column in columns] for item in items]
+    rows = [[column.cell(item) for column in columns] for item in items]
     widths = [max(len(heading), *(len(row[i]) for row in rows), 0) for i, heading in enumerate(headings)]
     total = sum(widths) + 2 * len(columns)
     if width is not None and total > width:

@@ -285,6 +285,7 @@ class Admission:
         self._count(connection)
 
     def _answer_open(self, connection: Connection) -> None:
+        connection.properties = {}  # it has no role, so they are not needed any more
         if connection.admin or (self._logs.serving and not self._holding and not self._logs.closed):
             connection.complete_open()
         elif self._logs.serving and self._logs.closed:

@@ -10,7 +10,8 @@ Work before the answer to an Open, and begins, attaches, detaches and ends above
 (`broker.sessions.share`). While the connection waits for this share, its socket is not read.
 
 Invariants: nothing is written while the socket is full (the engine keeps a limited amount: see `Subscription.room`); when either
-side ends the connection, its session is told at once, before its C objects are freed.
+side ends the connection, its session is told at once, before its C objects are freed; of the properties in a client's Open, only
+the name and the number of its process are kept.
 """
 
 from __future__ import annotations
@@ -215,6 +216,8 @@ class Connection(TwistedProtocol):
         """The time when the Close was sent, while the peer has not answered it."""
         self._ended_at: float | None = None
         self.properties: dict[str, Any] = {}
+        """Those of the peer's Open. A client's are dropped when it is looked at."""
+        self._process: dict[str, Any] = {"processName": "", "processId": 0}
         self.container = ""
         self.is_sole = False
         """Whether it is to be the only connection of its container."""
@@ -494,6 +497,7 @@ class Connection(TwistedProtocol):
             return
         self.principal = principal_of(engine.login.granted if engine.login is not None else None)
         self.properties = engine.remote_properties
+        self._process = _process_of(self.properties)
         self.container = engine.remote_container
         self.is_sole = SOLE in engine.remote_desired
         self.admin = bool(self.properties.get("qpid.ha-admin"))
@@ -562,13 +566,11 @@ class Connection(TwistedProtocol):
     def describe(self) -> dict[str, Any]:
         """For `qpid-stat -c`."""
         now = self._clock.seconds()
-        pid = self.properties.get("qpid.client_pid")
         return {
             "id": f"qpid.{self.number}",
             "address": self.address,
             "container": self.container,
-            "processName": str(self.properties.get("qpid.client_process", self.properties.get("product", ""))),
-            "processId": pid if isinstance(pid, int) else 0,
+            **self._process,
             "mechanism": self.principal.mechanism,
             "user": self.principal.user,
             "encrypted": self.socket.encrypted,
@@ -579,3 +581,9 @@ class Connection(TwistedProtocol):
             "messagesIn": self.engine.messages_in,
             "messagesOut": self.engine.messages_out,
         }
+
+
+def _process_of(properties: dict[str, Any]) -> dict[str, Any]:
+    """The name and the number of its process, as a client gives them."""
+    name, number = properties.get("qpid.client_process", properties.get("product", "")), properties.get("qpid.client_pid")
+    return {"processName": str(name)[: limits.MAX_PROCESS_CHARS], "processId": number if isinstance(number, int) else 0}

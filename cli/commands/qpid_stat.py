@@ -19,6 +19,8 @@ from cli.output import Column, count, counting, duration, flag, note, show_json,
 NAME = "qpid-stat"
 MOST_ROWS = 50
 """The number of rows of a table without --limit."""
+_PROCESS_CHARS = 64
+"""The width of the name of a process, which its client chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def _connection_table() -> Kind:
         "Connections",
         (
             Column("connection", "address", text),
-            Column("cproc", "processName", _word),
+            Column("cproc", "processName", _word, most=_PROCESS_CHARS),
             Column("cpid", "processId", _word),
             Column("mech", "mechanism", _word),
             Column("auth", "user", _word),
@@ -106,7 +108,7 @@ KINDS = {
             Column("subscr", "id", text),
             Column("queue", "queue", text),
             Column("conn", "connection", text),
-            Column("procName", "processName", _word),
+            Column("procName", "processName", _word, most=_PROCESS_CHARS),
             Column("procId", "processId", _word),
             Column("browse", "browse", flag),
             Column("acked", "acknowledged", flag),

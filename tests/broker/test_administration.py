@@ -43,6 +43,16 @@ def test_management_shows_connections_and_subscriptions() -> None:
         assert (subscription["browse"], subscription["acknowledged"], subscription["delivered"]) == (False, True, 1)
 
 
+def test_of_the_properties_of_a_client_the_name_of_its_process_is_kept_up_to_a_limit() -> None:
+    """Breaks when ten thousand connections keep whatever their clients said."""
+    with bench() as b:
+        client = b.client({"qpid.client_process": "w" * 1000, "more": "x" * 1000}, container="c1")
+        admin = b.client(ADMIN)
+        items = {item["container"]: item for item in admin.request("QUERY", "connection")[2]["items"]}
+        assert items["c1"]["processName"] == "w" * limits.MAX_PROCESS_CHARS
+        assert client.server.properties == {}
+
+
 def test_management_answers_what_it_is_asked() -> None:
     with bench() as b:
         client = b.client()

@@ -152,6 +152,19 @@ def test_what_a_client_says_of_itself_neither_forges_a_row_nor_reaches_the_termi
     assert run("qpid-stat", "-q", "-b", hostile.name).err == "qpid-stat: no queue \\x1b[2J\\x9b\\u202e\n"
 
 
+def test_a_long_name_of_a_process_makes_no_column_wider_than_64_and_json_has_all_of_it(peers: Any) -> None:
+    connection = ITEMS["connection"][0] | {"processName": "\n" + "x" * 500}
+    subscription = ITEMS["subscription"][0] | {"processName": "y" * 65}
+    long = peers(items={"connection": [connection], "subscription": [subscription]})
+    cut = ("-c", "\\n" + "x" * 59 + "...", connection), ("-u", "y" * 61 + "...", subscription)
+    for kind, name, item in cut:
+        ran = run("qpid-stat", kind, "-b", long.name)
+        assert (name in ran.out.splitlines()[3].split(), max(map(len, ran.out.splitlines())) < 200) == (True, True), ran.out
+        assert json.loads(run("qpid-stat", kind, "-b", long.name, "--format", "json").out) == [item]
+    whole = peers(items={"subscription": [subscription | {"processName": "y" * 64}]})
+    assert "y" * 64 in run("qpid-stat", "-u", "-b", whole.name).out
+
+
 def test_json_is_what_the_broker_said(broker: Any) -> None:
     assert json.loads(run("qpid-stat", "-q", "-b", broker.name, "--format", "json").out) == ITEMS["queue"]
 
