@@ -43,7 +43,7 @@ class Board:
     `refresh_s`."""
 
     def __init__(self, refresh_s: float = 0.0) -> None:
-        self._refresh_ms = round(refresh_s * 1000)
+        self._refresh_s = refresh_s
         self._run = secrets.token_hex(4)
         self._report: dict[str, Any] | None = None
         self._reports = self._changes = 0
@@ -81,13 +81,13 @@ class Board:
         """The complete page, with the current data in it."""
         if self._page[0] != self.tag:
             told = {"problem": self.problem, "doing": self._doing, "tag": self.tag}
-            made = page.render(self._report, live="/report", refresh_ms=self._refresh_ms, **told)
+            made = page.render(self._report, live="/report", refresh_ms=round(self._refresh_s * 1000), **told)
             self._page = self.tag, made.encode()
         return self._page[1]
 
     def metrics(self) -> bytes:
         """The newest figures, for Prometheus."""
-        return metrics.render(self._report).encode()
+        return metrics.render(self._report, self._refresh_s).encode()
 
     def news(self, after: str) -> bytes:
         """The current data as JSON for a browser that has the tag `after`; the report only if `after` has another one."""

@@ -22,20 +22,22 @@ Report = dict[str, Any]
 Sample = tuple[dict[str, str], float | None]
 
 
-def render(report: Report | None) -> str:
-    """The metrics of a report; without a report, only the metric that there is none yet."""
+def render(report: Report | None, refresh_s: float = 0.0) -> str:
+    """The metrics of a report, which a new one follows after `refresh_s`; without a report, only the metric that there is none
+    yet."""
     said = [
         ("up", "Whether there is a report.", [({}, float(report is not None))]),
-        *(_families(report) if report is not None else ()),
+        *(_families(report, refresh_s) if report is not None else ()),
     ]
     made = (Family(_PREFIX + name, meaning, [(labels(at), value) for at, value in samples]) for name, meaning, samples in said)
     return "".join(f"{line}\n" for family in made for line in lines(family))
 
 
-def _families(report: Report) -> Iterator[tuple[str, str, list[Sample]]]:
+def _families(report: Report, refresh_s: float) -> Iterator[tuple[str, str, list[Sample]]]:
     cluster = {"cluster": report["cluster"]}
     loss = report["loss"]
     yield "report_timestamp_seconds", "When the report was made.", [(cluster, report["made_ms"] / 1000)]
+    yield "refresh_seconds", "Time between two reports.", [(cluster, refresh_s)]
     yield (
         "telemetry_timestamp_seconds",
         "The time of the newest telemetry.",

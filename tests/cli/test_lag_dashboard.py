@@ -70,6 +70,13 @@ async def until(is_so: Callable[[], bool]) -> None:
 # ---- what is handed out
 
 
+def test_the_metrics_say_how_long_a_report_lasts() -> None:
+    """Breaks when an alert takes a dashboard that makes a report every ten minutes for one that makes none."""
+    board = Board(600.0)
+    board.report(reports.made())
+    assert b'understudy_lag_refresh_seconds{cluster="demo"} 600\n' in board.metrics()
+
+
 @pytest_twisted.ensureDeferred
 async def test_the_page_comes_under_its_policy_and_only_once_as_long_as_nothing_changes() -> None:
     board = Board()

@@ -30,6 +30,7 @@ def test_the_figures_are_the_reports() -> None:
     p99 = report["timeline"]["backups"][first]["p99_ms"][-1]
     assert found["understudy_lag_p99_seconds"][f'cluster="demo",backup="{first}"'] == pytest.approx(p99 / 1000)
     assert found["understudy_lag_last_gap_seconds"] == {'cluster="demo"': 0.18}
+    assert read(metrics.render(report, 300.0))["understudy_lag_refresh_seconds"] == {'cluster="demo"': 300}
     assert found["understudy_lag_burn_rate"].keys() == {
         f'cluster="demo",backup="{row["backup"]}",window="{window}"' for row in report["backups"] for window in ("5m", "1h")
     }, "a rate that is not known has no sample"
