@@ -2,9 +2,9 @@
 blocking connection.
 
 Life of a `Queues`: `prepare` creates missing queues, and accepts existing ones if they have the right arguments and are
-empty and unused. `depth` counts the messages that are left. `delete` deletes only the queues that `prepare` created.
-Requests use one connection. If it fails, they use the first of the addresses that serves them, so that a change of the
-primary does no harm.
+empty and unused. `depth` counts the messages that are left. `delete` deletes only the queues that `prepare` created, or
+may have created: they were missing, and a broker failed before it answered the request. Requests use one connection. If it
+fails, they use the first of the addresses that serves them, so that a change of the primary does no harm.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from cli.verify.channel import REFUSED, Gate
 ATTEMPT_S = 3.0
 """Time for a broker's answer; then the next broker is asked."""
 PAUSE_S = 0.1
+ABSENT = 404
 EXISTS = 409
 
 
@@ -64,17 +65,36 @@ class Queues:
         self._connection: Any = None
         self._client: Any = None
         self._gate: Gate | None = None
+        self._unanswered = False
+        """Whether the last request was also sent to a broker that did not answer it."""
 
     def prepare(self) -> None:
         """Make sure that all queues exist, are empty and have the right arguments. NotServed, or NotSo with what to do."""
         for name in self.names:
-            try:
-                self._ask("CREATE", name, {"durable": True, "replicate": self._level})
-                self._made.append(name)
-            except NotSo as refusal:
-                if refusal.status != EXISTS:
-                    raise
-                self._check(name, self._item(name))
+            item = self._found(name)
+            if item:
+                self._check(name, item)
+            else:
+                self._create(name, missing=item is not None)
+
+    def _found(self, name: str) -> dict[str, Any] | None:
+        """An existing queue; {} if it is missing, and None if this user may not know."""
+        try:
+            return self._item(name)
+        except NotSo as refusal:
+            return {} if refusal.status == ABSENT else None
+
+    def _create(self, name: str, *, missing: bool) -> None:
+        """Create a queue. If it exists now, it is ours only if it was missing and an earlier answer may have been lost."""
+        self._made.append(name)
+        try:
+            self._ask("CREATE", name, {"durable": True, "replicate": self._level})
+        except (NotSo, NotServed) as error:
+            if not (missing and self._unanswered):
+                self._made.remove(name)
+            if not isinstance(error, NotSo) or error.status != EXISTS:
+                raise
+            self._check(name, self._item(name))
 
     def _check(self, name: str, item: dict[str, Any]) -> None:
         """Check whether an existing queue can be used. NotSo if it cannot."""
@@ -99,14 +119,15 @@ class Queues:
             try:
                 self._ask("DELETE", name, {"ifEmpty": True})
             except NotSo as refusal:
-                left.append(f"queue {name!r} was left: {refusal}")
+                if refusal.status != ABSENT:
+                    left.append(f"queue {name!r} was left: {refusal}")
         self._made = []
         return left
 
     def _item(self, name: str) -> dict[str, Any]:
         items = self._ask("QUERY", name, {})["items"]
         if not items:
-            raise NotSo(f"there is no queue named {name!r}")
+            raise NotSo(f"there is no queue named {name!r}", ABSENT)
         return dict(items[0])
 
     def close(self) -> None:
@@ -120,7 +141,7 @@ class Queues:
         """Send one request about a queue to the broker that serves. A broker that fails before it answers may have
         carried it out.
         """
-        deadline = time.monotonic() + self._timeout_s
+        deadline, self._unanswered = time.monotonic() + self._timeout_s, False
         if self._client is not None:
             with contextlib.suppress(ProtonException, OSError):
                 return self._request(operation, name, body)
@@ -151,7 +172,11 @@ class Queues:
         answer may still arrive.
         """
         request = Message(body=body, properties={"operation": operation, "type": "queue", "name": name})
-        reply: Any = self._client.call(request)
+        try:
+            reply: Any = self._client.call(request)
+        except (ProtonException, OSError):
+            self._unanswered = True
+            raise
         status = int(reply.properties["statusCode"])
         if not 200 <= status < 300:
             raise NotSo(f"{self._address}: {reply.properties.get('statusDescription') or f'status {status}'}", status)

@@ -12,6 +12,8 @@ Keys of what it is given; in their texts `@me` is its own address:
     answers      "OPERATION type" -> [status, description, body], before anything else
     once         "OPERATION type" -> the answer to the first such request, before `answers`
     silent_on    list of "OPERATION type" that are never answered
+    lost_once    "OPERATION type" -> what changes in what it is given with the first such request, which it carries out; then it
+                 ends the connection without an answer
     stray        whether an answer to a request that nobody made goes out before each true one
     refuse       whether a connection without qpid.ha-admin is dropped without an Open
     close        [condition, description] to close each new connection with
@@ -105,6 +107,10 @@ class Responder(MessagingHandler):
                     print(json.dumps(self.requests[-1]), file=file)
         self.given.get("ha", {}).update(self.given.get("then", {}).get(what, {}))
         if what in self.given.get("silent_on", ()):
+            return
+        if what in self.given.get("lost_once", {}):
+            self.given.update(self.given["lost_once"].pop(what))
+            event.transport._selectable._delegate.shutdown(socket.SHUT_RDWR)
             return
         status, text, body = self.given.get("once", {}).pop(what, None) or answers.get(what) or self.answer(what, message.body)
         if self.given.get("stray"):
