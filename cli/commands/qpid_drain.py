@@ -74,9 +74,18 @@ MOST_END_BYTES = 4096
     help="Disconnect the clients over this time, a tenth of them at each step. [10]",
 )
 @click.option("--rate", type=FloatRange(1), metavar="N", help="Maximum messages per second.")
+@click.option(
+    "--login-for",
+    "others",
+    multiple=True,
+    metavar="URL",
+    help="Another broker, whose user in URL has the login that is given. It is not contacted.",
+)
 @partial(options.connection_options, without=("broker",))
 @options.version_option(NAME)
-def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...], form: str, **given: Any) -> None:
+def command(
+    words: tuple[str, ...], source: str | None, targets: tuple[str, ...], others: tuple[str, ...], form: str, **given: Any
+) -> None:
     """Empty a broker before it is removed: move all its queues to another broker, and verify that nothing is left.
 
     \b
@@ -100,7 +109,7 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
     rate = given.pop("rate")
     store, deletes, end_file = given.pop("store"), given.pop("delete_released"), given.pop("end_file")
     _must_make_sense(words, source, store, deletes=deletes)
-    leaving, taking = _sides(source, targets, given)
+    leaving, taking = _sides(source, targets, others, given)
     if words:
         _status(leaving, form)
         return
@@ -178,9 +187,13 @@ def _check_status(words: tuple[str, ...], given: dict[str, Any]) -> None:
         raise click.UsageError(f"status takes no --{wrong[0].replace('_', '-')}")
 
 
-def _sides(source: str | None, targets: tuple[str, ...], given: dict[str, Any]) -> tuple[options.Target, list[options.Target]]:
-    """The source and the targets. A store needs no login: the options of a connection are for its targets."""
-    beside = {name: urls for name, urls in (("from", [source] if source is not None else []), ("to", list(targets))) if urls}
+def _sides(
+    source: str | None, targets: tuple[str, ...], others: tuple[str, ...], given: dict[str, Any]
+) -> tuple[options.Target, list[options.Target]]:
+    """The source and the targets. A store needs no login: the options of a connection are for its targets. If only `others`
+    have users, the options of a login are for none of them."""
+    known = ("from", [source] if source is not None else []), ("to", list(targets)), ("login-for", list(others))
+    beside = {name: urls for name, urls in known if urls}
     taking = [options.target(given | {"broker": url}, admin=True, name="to", beside=beside) for url in targets]
     if source is None:
         return taking[0] if taking else options.target(given | {"broker": "localhost"}, admin=True, name="to"), taking

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from broker.core import urls
 from broker.options import SettingsError, way_to_extra
 from cli import endings, options
 from cli.output import note, say
@@ -25,6 +26,7 @@ from cli.ranges import FloatRange
 
 if TYPE_CHECKING:
     from cli.scaledown.place import Place
+    from cli.scaledown.steps import Do
 
 NAME = "qpid-scaledown"
 _FOLDER = {"stores": "--stores", "replicas": "--replicas-file", "name": "--name"}
@@ -112,19 +114,25 @@ def command(form: str, **given: Any) -> None:
     how = {name: given.pop(name) for name in ("parallel", "poll", "delete_released", "once")}
     probes = given.pop("probe_port"), given.pop("probe_interface")
     _must_make_sense(own)
-    for url in own["targets"]:
-        options.target(given | {"broker": url}, admin=True, name="to")  # raises if the URL cannot be a target
     from cli.scaledown.place import address_of, words_of
 
+    beside = {"to": list(own["targets"])} if own["targets"] else {}
     if own["brokers"] is not None:
         if address_of(own["brokers"], 1) == own["brokers"]:
             raise click.UsageError("--brokers needs {ordinal}, or {5672+ordinal}, where the number of a broker stands")
-        example = address_of(own["brokers"], 1, set="s", namespace="n")
-        options.target(given | {"broker": example}, admin=True, name="brokers")
+        beside["brokers"] = [address_of(own["brokers"], 1, set="s", namespace="n")]
+
+    def target_of(address: str, name: str = "brokers") -> options.Target:
+        return options.target(given | {"broker": address}, admin=True, name=name, beside=beside)
+
+    for name, addresses in beside.items():
+        for address in addresses:
+            target_of(address, name)  # raises if it cannot be a target
     flags = [(option.flags[0], given.get(option.field)) for option in options.CONNECTION if option.field != "broker"]
     how |= {
         "words": words_of([*flags, ("--config", given.get("config"))]),
-        "target_of": lambda address: options.target(given | {"broker": address}, admin=True, name="brokers"),
+        "of_step": _words_of_steps(beside),
+        "target_of": target_of,
         "tell": _teller(form),
     }
 
@@ -172,6 +180,18 @@ def _must_make_sense(own: dict[str, Any]) -> None:
         raise click.UsageError(f"{needed[0]} is needed, or --namespace: which stores are looked after")
 
 
+def _words_of_steps(addresses: dict[str, list[str]]) -> dict[Do, tuple[str, ...]]:
+    """More words of a drain, and of a cancellation, if only the brokers or only the targets have logins: no login is tried where
+    there is none, and a cancellation logs in at the targets."""
+    from cli.scaledown.steps import Do
+
+    brokers, targets = (addresses.get(name, []) for name in ("brokers", "to"))
+    at_brokers, at_targets = (any(urls.parse(each).user for each in some) for some in (brokers, targets))
+    drain = [word for each in brokers if at_brokers and targets and not at_targets for word in ("--login-for", each)]
+    cancel = [word for each in targets if at_targets and not at_brokers for word in ("--to", each)]
+    return {Do.DRAIN: tuple(drain), Do.CALL_OFF: tuple(cancel)}
+
+
 def _folder(reactor: Any, own: dict[str, Any], how: dict[str, Any]) -> Place:
     from cli.scaledown.folder import Folder, Settings
 
@@ -184,6 +204,7 @@ def _folder(reactor: Any, own: dict[str, Any], how: dict[str, Any]) -> Place:
         delete_released=how["delete_released"],
         target_of=how["target_of"],
         words=how["words"],
+        of_step=how["of_step"],
     )
     return Folder(reactor, settings, how["tell"], once=how["once"])
 
@@ -215,6 +236,7 @@ def _namespaces(reactor: Any, own: dict[str, Any], how: dict[str, Any]) -> list[
             delete_released=how["delete_released"],
             target_of=how["target_of"],
             words=how["words"],
+            of_step=how["of_step"],
         )
         found.append(Namespace(reactor, client, lease, settings, how["tell"], once=how["once"]))
     return found

@@ -16,8 +16,8 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,9 @@ _NAME = re.compile(r"(?P<name>.+)-(?P<ordinal>0|[1-9][0-9]{0,8})")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`target_of` makes the connection settings for an address; `to` and `words` are passed to each qpid-drain."""
+    """`target_of` makes the connection settings for an address; `to` and `words` are passed to each qpid-drain, and those in
+    `of_step` to that of a drain or of a cancellation.
+    """
 
     stores: Path
     name: str
@@ -47,6 +49,7 @@ class Settings:
     delete_released: bool
     target_of: Callable[[str], Target]
     words: tuple[str, ...] = ()
+    of_step: Mapping[Do, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -199,7 +202,8 @@ class Folder:
             words += ["--delete-released"] if self._settings.delete_released else []
         facts = {"store": known.path.name}
         known.work = Work(step, facts, self._tell, lambda status, why: self._ended(ordinal, status, why))
-        known.work.start(self._reactor, [*words, "--format", "json", *self._settings.words])
+        words += [*self._settings.words, *self._settings.of_step.get(step, ())]
+        known.work.start(self._reactor, [*words, "--format", "json"])
 
     def _ended(self, ordinal: int, status: int, why: str) -> None:
         """A process of qpid-drain has ended."""

@@ -12,7 +12,7 @@ repeats it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ _MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`brokers`, as for `address_of`, and `to` are "" and () if each set defines them; `words` are passed to each
-    qpid-drain.
+    qpid-drain, and those in `of_step` to that of a drain or of a cancellation.
     """
 
     namespace: str
@@ -51,6 +51,7 @@ class Settings:
     target_of: Callable[[str], Target]
     words: tuple[str, ...] = ()
     times: Times = field(default_factory=Times)
+    of_step: Mapping[Do, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -280,7 +281,7 @@ class Namespace:
     async def _drain(self, brokers: Brokers, claim: Claim) -> None:
         try:
             to = drainer.places(brokers, self._settings.namespace, self._settings.to)
-            pod = drainer.pod(brokers, claim, to, self._settings.words)
+            pod = drainer.pod(brokers, claim, to, self._words(Do.DRAIN))
         except drainer.Unfit as error:
             self._failed(claim.name, str(error))
             return
@@ -302,7 +303,10 @@ class Namespace:
             self.on_news()
 
         known.work = Work(Do.CALL_OFF, self._facts("store", claim.name), self._tell, ended)
-        known.work.start(self._reactor, ["--from", address, "--cancel", "--format", "json", *self._settings.words])
+        known.work.start(self._reactor, ["--from", address, "--cancel", "--format", "json", *self._words(Do.CALL_OFF)])
+
+    def _words(self, step: Do) -> list[str]:
+        return [*self._settings.words, *self._settings.of_step.get(step, ())]
 
     async def _write(self, brokers: Brokers, claim: str, write: Write) -> None:
         if write.verb == "delete" and write.kind == CLAIM and not self._unchanged(brokers, await self._read(brokers)):

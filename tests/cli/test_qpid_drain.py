@@ -60,6 +60,14 @@ def test_a_password_needs_a_user_in_one_of_the_urls(tmp_path: Path) -> None:
         assert (found.status, found.err) == (2, said)
 
 
+def test_a_login_of_another_broker_alone_is_tried_at_none_of_them(tmp_path: Path) -> None:
+    """As in a drain of a store into a broker without logins, for a controller that logs in at others."""
+    (tmp_path / "password").write_text("pencil\n")
+    login = ["--password-file", tmp_path / "password", "--login-for", "ann@c:1"]
+    found = run("qpid-drain", "--store", tmp_path / "none", "--to", "a:1", *login)
+    assert (found.status, found.err) == (1, f"qpid-drain: there is no store in {tmp_path / 'none'}\n")
+
+
 def test_a_folder_without_a_store_is_refused_and_nothing_is_made_there(tmp_path: Path) -> None:
     found = run("qpid-drain", "--store", tmp_path / "none", "--to", "a:1", "--delete-released")
     assert (found.status, found.err) == (1, f"qpid-drain: there is no store in {tmp_path / 'none'}\n")

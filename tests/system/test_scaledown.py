@@ -148,6 +148,53 @@ def _guarded(folder: Path, ports: list[int]) -> list[str]:
     return list(map(str, options))
 
 
+@pytest.mark.parametrize("of_target", [True, False], ids=["the target has logins", "the brokers have logins"])
+def test_stores_are_drained_and_given_back_between_brokers_with_logins_and_brokers_without(
+    tmp_path: Path, of_target: bool
+) -> None:
+    """Breaks when the password is wanted by the ones and refused for the others."""
+    stores, replicas, ports = tmp_path / "stores", tmp_path / "replicas", free_ports(2)
+    stores.mkdir()
+    (tmp_path / "password").write_text("pencil\n")
+    keys = {mechanism: users.derive(mechanism, "pencil", b"salt" * 4) for mechanism in users.HASHES}
+    (tmp_path / "users").write_text(f"{users.line_of('ann', keys)}\n")
+    secured = ["--users", str(tmp_path / "users")]
+    target = BrokerProcess(tmp_path / "target", ports[1], secured if of_target else [])
+    last = BrokerProcess(tmp_path / "last", ports[0], [] if of_target else secured)
+    last.store = stores / "queues-1"
+    password = ("--password-file", str(tmp_path / "password"))
+    open_one, guarded = (last, target) if of_target else (target, last)
+    files = ("--stores", str(stores), "--replicas-file", str(replicas), "--format", "json", "--poll", "0.1")
+    brokers, to = f"127.0.0.1:{{{ports[0] - 1}+ordinal}}", target.address
+    where = ("--brokers", brokers, "--to", f"ann@{to}") if of_target else ("--brokers", f"ann@{brokers}", "--to", to)
+
+    def once(wanted: int) -> list[str]:
+        """The events but the first."""
+        replicas.write_text(str(wanted))
+        found = run("qpid-scaledown", *files, *where, *password, "--once")
+        events = [json.loads(line) for line in found.out.splitlines()]
+        assert found.status == 0, found
+        return [each["event"] for each in events if each["event"] in ("drain", "call off", "done", "failed", "denied")]
+
+    def has_login(broker: BrokerProcess) -> bool:
+        return run("qpid-stat", "-g", "-b", f"ann@{broker.address}", *password).status == 0
+
+    try:
+        for broker in (target, last):
+            broker.start()
+        open_one.wait_for("standalone")
+        eventually(lambda: has_login(guarded), bool, "a login")
+        assert once(2) == [], "it serves, as it said itself"
+        last.stop()
+        assert once(1) == ["drain", "done"]
+        last.start()
+        eventually(lambda: once(2), lambda events: events == ["call off", "done"], "the broker serving again")
+        assert once(2) == []
+    finally:
+        for broker in (target, last):
+            broker.kill()
+
+
 def test_a_broker_that_does_not_let_the_controller_in_is_not_taken_for_one_that_is_down(tmp_path: Path) -> None:
     """Breaks when the drain of a wanted broker is never cancelled because of a wrong password, and nobody is told."""
     stores, replicas, ports = tmp_path / "stores", tmp_path / "replicas", free_ports(3)
