@@ -25,6 +25,8 @@ _REFUSED_S = 3.0
 """How long the link to a new broker may be refused, as while it starts, before the command no longer waits for it."""
 _ONE_IS_ENOUGH = "is the witness of this cluster already"
 """Part of the text with which the log refuses a second witness (ha.core.membership)."""
+_TO_REPLACE = "; to put another broker in its place"
+"""The part of the text with which the primary refuses a removal (ha.member_changes) from which on it names this command."""
 _UNCHANGED = "nothing was changed: "
 _AS = {"witness": {"witness": True}, "learner": {"standby": True}}
 """The attributes of ADD-BROKER for each role, besides the address."""
@@ -94,11 +96,13 @@ def remove_broker(addresses: tuple[str, ...], force: bool, form: str, **given: A
 @ha_command("replace-broker")
 @click.argument("old")
 @click.argument("new")
+@_force
 @_wait
-def replace_broker(old: str, new: str, wait: float, form: str, **given: Any) -> None:
+def replace_broker(old: str, new: str, force: bool, wait: float, form: str, **given: Any) -> None:
     """Replace the broker OLD, which may be dead, by NEW.
 
     NEW is added and catches up; then OLD is removed. A primary hands over first. NEW gets OLD's tag `site`, unless NEW has one.
+    If this is interrupted, run it again. In a cluster of two brokers this needs --force when NEW has its vote already.
     A learner that never votes is replaced by one that never votes. A witness is replaced by a witness: because a cluster has at
     most one, OLD is removed first. So this is refused unless NEW runs as a witness, the primary reaches it, and a majority of
     the others is connected.
@@ -123,9 +127,11 @@ def replace_broker(old: str, new: str, wait: float, form: str, **given: Any) -> 
         if site := _tags(view, gone).get("site") if "site" not in _tags(view, come) else None:
             await tag_site(at, reactor, come, str(site))
         now = await view_of(at, reactor)
-        if _role(now, gone):
-            in_its_place = _role(view, come) != "voter" and _role(now, come) == "voter"
-            await _remove(at, reactor, gone, in_its_place)  # with a new voter as many are left as there were before
+        if _role(view, come) == "voter" and _role(now, gone):
+            await _remove_rest(at, reactor, gone, come, force)
+        elif _role(now, gone):
+            in_its_place = _role(now, come) == "voter"
+            await _remove(at, reactor, gone, force or in_its_place)  # with a new voter as many are left as there were before
 
     _run(change, {"old": gone, "new": come}, form)
 
@@ -313,6 +319,22 @@ async def _remove(target: Target, reactor: Any, address: str, force: bool) -> No
             raise
         taker, _ = await hand_over(target, reactor, None, f"{address} is to be removed")
         await ask(target.at(taker), reactor, "REMOVE-BROKER", "ha", body)
+
+
+async def _remove_rest(target: Target, reactor: Any, gone: str, come: str, force: bool) -> None:
+    """Remove the old broker beside a new one that had its vote before, as after a run that was interrupted. Without --force it is
+    refused like any removal, because then there would be fewer voters than before this run."""
+    from broker.client import ManagementError
+
+    try:
+        await _remove(target, reactor, gone, force)
+    except ManagementError as error:
+        why, advice, _ = error.text.partition(_TO_REPLACE)
+        if not advice:
+            raise
+        raise endings.Refused(
+            f"{why}; {come} had a vote already: if an earlier run was interrupted, give --force to finish it"
+        ) from None
 
 
 async def settled(target: Target, reactor: Any) -> None:

@@ -563,6 +563,28 @@ def test_the_old_broker_is_removed_by_force_only_when_this_run_has_put_a_voter_i
     assert (last["what"], last["body"]) == ("REMOVE-BROKER ha", {"address": "b:1", "force": force})
 
 
+def test_a_replacement_that_was_interrupted_when_the_new_broker_had_its_vote_is_finished_with_force(
+    peers: Any, tmp_path: Any
+) -> None:
+    """Breaks when the refusal in a cluster of two names this command itself as the way out, and there is none."""
+    asked = tmp_path / "asked"
+    voters = [{"address": address, "role": "voter"} for address in ("a:1", "b:1", "c:1")]
+    why = "nothing was changed: without b:1 there are 2 voting members (a:1, c:1), and the loss of one of them stops the cluster"
+    more = "; to put another broker in its place use qpid-ha replace-broker, to go on use --force"
+    once = {"REMOVE-BROKER ha": [409, why + more, {}]}
+    primary = peers(ha=PRIMARY | {"members": voters}, once=once, record=str(asked))
+    ran = run("qpid-ha", "replace-broker", "b:1", "c:1", "-b", primary.name)
+    how = "c:1 had a vote already: if an earlier run was interrupted, give --force to finish it"
+    assert (ran.status, ran.err) == (1, f"qpid-ha: {why}; {how}\n")
+    assert run("qpid-ha", "replace-broker", "b:1", "c:1", "--force", "-b", primary.name).status == 0
+    bodies = [json.loads(line)["body"] for line in asked.read_text().splitlines()]
+    assert bodies == [{"address": "b:1", "force": force} for force in (False, True)]
+    away = {"REMOVE-BROKER ha": [409, "nothing was changed: a:1 is not connected", {}]}
+    primary = peers(ha=PRIMARY | {"members": voters}, answers=away)
+    ran = run("qpid-ha", "replace-broker", "b:1", "c:1", "-b", primary.name)
+    assert (ran.status, ran.err) == (1, "qpid-ha: nothing was changed: a:1 is not connected\n")
+
+
 @pytest.mark.parametrize(
     "words, body",
     [

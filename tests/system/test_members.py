@@ -63,6 +63,29 @@ def test_a_broker_of_a_cluster_of_two_is_replaced(tmp_path: Path) -> None:
         assert primary.status()["membership"]["voters"] == sorted([primary.address, new.address])
 
 
+def test_the_replacement_of_the_primary_of_two_is_finished_that_was_interrupted_when_the_new_one_had_its_vote(
+    tmp_path: Path,
+) -> None:
+    """Breaks when the second run leaves three voting members, and names nothing that the operator can do."""
+    with cluster(tmp_path, 2) as brokers:
+        old, other = brokers.brokers
+        (port,) = free_ports(1)
+        everyone = f"{brokers.url},127.0.0.1:{port}"
+        new = BrokerProcess(tmp_path / "new", port, ["--ha-cluster", "yes", "--ha-brokers-url", everyone])
+        brokers.brokers.append(new)
+        new.start()
+        new.wait_for("joining")
+        assert run("qpid-ha", "add-broker", new.address, "-b", other.address).status == 0
+        words = ("qpid-ha", "replace-broker", old.address, new.address, "-b", other.address)
+        ran = run(*words)
+        how = f"{new.address} had a vote already: if an earlier run was interrupted, give --force to finish it"
+        assert (ran.status, how in ran.err) == (1, True), ran.err
+        assert run(*words, "--force").status == 0
+        old.wait_for("removed")
+        assert brokers.primary().status()["membership"]["voters"] == sorted([other.address, new.address])
+        assert run(*words).status == 0, "there is nothing left to do"
+
+
 def test_all_brokers_are_restarted_in_turn_and_none_is_stopped_that_is_needed(tmp_path: Path) -> None:
     """Breaks when a restart costs an accepted message, when the next broker goes before the last is back, or when a stop leaves
     no majority."""
