@@ -442,7 +442,8 @@ class Administration:
                 all_of_them = not name and "name" not in request.body
                 return management.exchange_items(nodes, name, all_of_them=all_of_them, after=after, most=most)
             case "binding":
-                return management.binding_items(nodes, after, most)
+                ends = {field: str(request.body.get(field) or "") for field in ("exchange", "queue")}
+                return management.binding_items(nodes, after, most, **ends)
             case "connection":
                 return self._connection_items(after)
             case "subscription":

@@ -27,6 +27,9 @@ KINDS = (DIRECT, TOPIC, FANOUT, HEADERS)
 DEFAULT_EXCHANGE = ""
 """The name of the default exchange."""
 X_MATCH = "x-match"
+PATHS = "x-qpid-route-paths"
+"""An argument of the bindings that dynamic routes make: which clusters the wish for the messages has passed
+(broker.core.interest). Clients cannot use it."""
 _ANY, _ALL = "any", "all"
 
 K = TypeVar("K", bound=Hashable)
@@ -108,6 +111,14 @@ class Exchange(Generic[K]):
         for key in keys:
             self.unbind(queue, key)
         return len(keys)
+
+    def binding(self, queue: K, key: str) -> Binding[K] | None:
+        """The binding of this queue with this key."""
+        return self._bindings.get((queue, key))
+
+    def bindings_of(self, queue: K) -> int:
+        """How many bindings a queue has."""
+        return len(self._by_queue.get(queue, ()))
 
     def bindings(self) -> list[Binding[K]]:
         """All bindings, in the order in which they were made."""
@@ -192,6 +203,8 @@ def fault_of(kind: str, key: str, arguments: Mapping[str, Any]) -> str:
         return f"the binding has {len(arguments)} arguments; at most {limits.MAX_BINDING_ARGUMENTS} are allowed"
     if kind == HEADERS and arguments.get(X_MATCH, _ALL) not in (_ALL, _ANY):
         return f'x-match is "{arguments[X_MATCH]}", but it must be "all" or "any"'
+    if PATHS in arguments:
+        return f"the argument {PATHS} is for the queues of dynamic routes"
     return ""
 
 

@@ -445,6 +445,14 @@ MAX_RELEASED = 1000
 """Drains that have ended and are not forgotten yet."""
 MAX_ROUTES = 1000
 """Routes of one cluster."""
+MAX_ROUTE_BINDINGS = 10_000
+"""Bindings that one dynamic route has at its source. Those that were made last are left out."""
+MAX_BINDING_ORIGINS = 64
+"""Clusters whose wish for the same messages a dynamic route tells its source; those with the longest paths are left out."""
+BINDINGS_AT_ONCE = 16
+"""Requests for bindings that a dynamic route sends to its source before the first one is answered."""
+BINDINGS_COMPARED = 500
+"""Bindings that a dynamic route compares with those at its source in one turn of the reactor."""
 MAX_POLICIES = 1000
 """Policies of one log. All are compared when a queue or an exchange is created."""
 MAX_ROUTE_HOPS = 16

@@ -180,16 +180,34 @@ def _exchange_item(nodes: Nodes, node: ExchangeNode) -> Item:
     }
 
 
-def binding_items(nodes: Nodes, after: Place = (), most: int = 1 << 30) -> Stream:
-    """The first `most` bindings behind a place, by exchange, queue and key; first those of all queues to the default exchange."""
+def binding_items(nodes: Nodes, after: Place = (), most: int = 1 << 30, *, exchange: str = "", queue: str = "") -> Stream:
+    """The first `most` bindings behind a place, by exchange, queue and key; first those of all queues to the default exchange.
+    With `exchange` or `queue`, those of this exchange, or of this queue, without the ones to the default exchange; Refused when
+    there is no such queue."""
+    if exchange or queue:
+        yield from _bindings_between(nodes, after, most, exchange, queue)
+        return
     if not after or not after[0]:
         for found in _in_order(list(nodes.queues.values()), lambda node: ("", node.name, node.name), after, most):
             if found is not None:
-                place, queue = found
-                yield place, _binding_item("", queue, queue.name, {}, queue.definition.level)
+                place, node = found
+                yield place, _binding_item("", node, node.name, {}, node.definition.level)
             else:
                 yield None
-    for bound in _in_order(list(nodes.bindings()), _place_of_binding, after, most):
+    yield from _bindings_in_order(list(nodes.bindings()), after, most)
+
+
+def _bindings_between(nodes: Nodes, after: Place, most: int, exchange: str, queue: str) -> Stream:
+    """Those of this exchange and this queue, as far as they are named."""
+    node = nodes.queues.get(queue)
+    if queue and node is None:
+        raise Refused(404, f"there is no queue named {queue!r}")
+    found = [bound for bound in nodes.bindings(node) if exchange in ("", bound[0].name)]
+    yield from _bindings_in_order(found, after, most)
+
+
+def _bindings_in_order(found: list[tuple[ExchangeNode, QueueNode, Bind, str]], after: Place, most: int) -> Stream:
+    for bound in _in_order(found, _place_of_binding, after, most):
         if bound is not None:
             place, (exchange, queue, binding, log) = bound
             level = "configuration" if log == "cluster" else "none"

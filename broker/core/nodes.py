@@ -532,10 +532,13 @@ class Nodes:
         """How many queues name this user as their owner."""
         return self._owned[user]
 
-    def bindings(self) -> Iterable[tuple[ExchangeNode, QueueNode, Bind, str]]:
-        """Every binding that was asked for: exchange, queue, its record, its log. The default exchange's are not among them."""
+    def bindings(self, of: QueueNode | None = None) -> Iterable[tuple[ExchangeNode, QueueNode, Bind, str]]:
+        """Every binding that was asked for, or those of one queue: exchange, queue, its record, its log. Those of the default
+        exchange are not among them."""
         for log, state in self._states.items():
-            for binding in state.definitions.bindings.values():
+            definitions = state.definitions
+            found = definitions.bindings.values() if of is None else definitions.bindings_of_queue(of.uuid)
+            for binding in found:
                 exchange = self._exchanges_by_uuid.get(binding.exchange)
                 queue = self._queues_by_uuid.get(binding.queue)
                 if exchange is not None and queue is not None:

@@ -36,7 +36,8 @@ from broker.core.commands import (
     unstorable,
 )
 from broker.core.dynamic import LifetimePolicy
-from broker.core.exchange import fault_of
+from broker.core.exchange import PATHS, fault_of
+from broker.core.interest import OWN_QUEUES, fault_of_paths
 from broker.core.nodes import (
     AUTO_DELETE_TIMEOUT,
     CLUSTER,
@@ -51,7 +52,6 @@ from broker.core.nodes import (
     Refused,
 )
 from broker.core.queues import arguments as queue_arguments
-from broker.core.routes import OWN_QUEUES
 from broker.core.subscriptions import Terms
 
 LEVELS = ("all", "configuration", "none")
@@ -383,9 +383,12 @@ def plan_policy_removal(nodes: Nodes, kind: str, pattern: str) -> tuple[str, Com
 def plan_binding(nodes: Nodes, exchange: str, queue: str, key: str, arguments: dict[str, Any]) -> tuple[str, Command]:
     """(log, command) that binds a queue to an exchange; Refused."""
     found, bound = _ends(nodes, exchange, queue)
-    if len(found.routing) >= limits.MAX_BINDINGS_PER_EXCHANGE:
+    there = nodes.log_of_binding((found.uuid, bound.uuid, key)) is not None
+    if len(found.routing) >= limits.MAX_BINDINGS_PER_EXCHANGE and not there:
         raise Refused(409, f"exchange {exchange!r} has {limits.MAX_BINDINGS_PER_EXCHANGE} bindings, its limit; unbind some first")
-    fault = fault_of(found.definition.kind, key, arguments)
+    others = {name: value for name, value in arguments.items() if name != PATHS}
+    fault = fault_of_paths(queue, arguments[PATHS]) if PATHS in arguments else ""
+    fault = fault or fault_of(found.definition.kind, key, others)
     if fault:
         raise Refused(400, f"queue {queue!r} cannot be bound to exchange {exchange!r}: {fault}")
     for name, value in arguments.items():

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.core import limits
-from broker.core.exchange import DIRECT, FANOUT, HEADERS, KINDS, TOPIC, Exchange, fault_of, matches
+from broker.core.exchange import DIRECT, FANOUT, HEADERS, KINDS, PATHS, TOPIC, Exchange, fault_of, matches
 
 WORDS = ["a", "b", "*", "#", ""]
 PATTERNS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(".".join)
@@ -177,6 +177,19 @@ def test_binding_again_keeps_the_place_in_the_order() -> None:
         assert exchange.route("a", dict) == ("first", "second")
 
 
+def test_a_binding_is_found_by_its_queue_and_key_and_those_of_a_queue_are_counted() -> None:
+    exchange = Exchange[str]("e", TOPIC)
+    exchange.bind("q", "k", {"n": 1})
+    exchange.bind("q", "l", {})
+    found = exchange.binding("q", "k")
+    assert found is not None
+    assert found.arguments == {"n": 1}
+    assert exchange.binding("other", "k") is None
+    assert (exchange.bindings_of("q"), exchange.bindings_of("other")) == (2, 0)
+    exchange.unbind_queue("q")
+    assert (exchange.bindings_of("q"), exchange.binding("q", "k")) == (0, None)
+
+
 def test_binding_arguments_are_copied() -> None:
     """A change of the caller's dict must not change a binding behind its back."""
     arguments = {"p": 1}
@@ -208,6 +221,7 @@ def test_an_unknown_kind_is_refused_with_the_kinds_there_are() -> None:
         (HEADERS, "k", {"x-match": "some"}, 'x-match is "some", but it must be "all" or "any"'),
         (TOPIC, "é" * 128, {}, f'the binding key "{"é" * 40}..." has more than 255 bytes'),
         (HEADERS, "k", {str(i): i for i in range(65)}, "the binding has 65 arguments; at most 64 are allowed"),
+        (TOPIC, "k", {PATHS: [["a"]]}, "the argument x-qpid-route-paths is for the queues of dynamic routes"),
     ],
 )
 def test_a_faulty_binding_is_explained_before_it_is_made(kind: str, key: str, arguments: dict[str, Any], fault: str) -> None:

@@ -88,6 +88,21 @@ def test_bindings_are_listed_with_those_that_every_queue_has(nodes: Nodes) -> No
     assert listed(binding_items(nodes))[-1]["arguments"] == {"colour": "red"}
 
 
+def test_bindings_of_one_exchange_or_queue_may_be_asked_for(nodes: Nodes) -> None:
+    def keys(exchange: str = "", queue: str = "") -> list[str]:
+        items = listed(binding_items(nodes, exchange=exchange, queue=queue))
+        return [f"{item['exchange']}/{item['queue']}/{item['key']}" for item in items]
+
+    assert keys(exchange="amq.topic") == ["amq.topic/b/k", "amq.topic/b/l"]
+    assert keys(queue="b") == ["amq.topic/b/k", "amq.topic/b/l", "mine/b/k"]
+    assert keys(queue="b", exchange="mine") == ["mine/b/k"]
+    assert keys(queue="a") == keys(exchange="none") == []
+    after = listed(binding_items(nodes, ("amq.topic", "b", "k"), queue="b"))
+    assert [item["key"] for item in after] == ["l", "k"]
+    with pytest.raises(Refused, match="there is no queue named 'none'"):
+        keys(queue="none")
+
+
 # ---- pages
 
 

@@ -25,6 +25,7 @@ from broker.core.commands import (
 )
 from broker.core.definitions import ExchangeGone, QueueMade, Unbound
 from broker.core.dynamic import LifetimePolicy
+from broker.core.exchange import PATHS
 from broker.core.nodes import BUILT_IN, CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode, Refused
 from broker.core.planning import (
     plan_alteration,
@@ -520,6 +521,7 @@ def test_there_is_a_limit_to_everything(monkeypatch: pytest.MonkeyPatch) -> None
     assert refusal(plan_queue, two.nodes, "p", "u", {})[0] == 409
     assert refusal(plan_exchange, two.nodes, "x", "u", {})[0] == 409
     assert refusal(plan_binding, two.nodes, "amq.topic", "q", "k", {})[0] == 409
+    assert plan_binding(two.nodes, "amq.topic", "q", "", {"n": 1})[0] == CLUSTER, "a binding that is there may change"
 
 
 def test_a_binding_of_two_replicated_objects_is_replicated_and_any_other_is_local() -> None:
@@ -543,6 +545,11 @@ def test_a_binding_that_cannot_be_is_refused_with_a_reason() -> None:
     assert refusal(plan_binding, nodes, "amq.topic", "none", "", {})[0] == 404
     assert refusal(plan_binding, nodes, "", "q", "other", {})[0] == 409
     assert refusal(plan_binding, nodes, "amq.topic", "q", "k" * 300, {})[0] == 400
+    assert "is for the queues of dynamic routes" in refusal(plan_binding, nodes, "amq.topic", "q", "k", {PATHS: [["c"]]})[1]
+    two.apply(CLUSTER, queue("qpid-route.r"))
+    assert "must be a list" in refusal(plan_binding, nodes, "amq.topic", "qpid-route.r", "k", {PATHS: "c"})[1]
+    full = {PATHS: [["c"]]} | {str(number): number for number in range(limits.MAX_BINDING_ARGUMENTS)}
+    assert plan_binding(nodes, "amq.match", "qpid-route.r", "k", full)[0] == CLUSTER
     assert refusal(plan_binding, nodes, "amq.match", "q", "k", {"x-match": "some"})[0] == 400
     assert refusal(plan_unbinding, nodes, "amq.topic", "q", "k")[0] == 404
 

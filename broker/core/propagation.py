@@ -1,0 +1,243 @@
+"""The bindings that one dynamic route has at its source: which are there, which must be, and what is asked for in between.
+
+Life on one connection: `begin` forgets everything; the route asks the source for its exchange (`exchange`) and for the bindings
+of its queue, page by page (`page`); `compare` finds the keys whose binding may differ from the interest (broker.core.interest).
+`wishes` gives requests for these, a bounded number at a time, and `answered` takes the results. Later changes of the interest
+come with `touch`. With each look (`look`), the source says how many bindings the queue has at which exchange; if this is not
+what the route has made (`differs`), somebody else has changed them, or the exchange is another one of the same name: all are
+read again.
+
+A binding that the source refuses is left out, and so are bindings beyond the limit of a route, and what the interest leaves out;
+`error` names them. `retry` asks for refused ones again.
+
+Invariants: there is at most one request for a key at a time, so requests overtake nothing; a binding whose paths change is bound
+again, which replaces its arguments without a gap; at rest, the source has the bindings of the interest, except those that `error`
+counts. A change costs as much as itself. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from broker.core import limits
+from broker.core.interest import Interest, text_of
+
+_DONE = 200
+_NOT_FOUND, _CONFLICT = 404, 409
+_THERE = "exists already"
+"""Part of the text with which a source refuses a binding that it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The route's queue is to be bound with this key and these arguments, or not to be bound with this key (None)."""
+
+    key: str
+    arguments: Mapping[str, Any] | None
+
+
+class Propagation:
+    """See the module. `name` is the exchange's, here and at the source; `queue` is the route's at the source."""
+
+    def __init__(self, name: str, queue: str, interest: Interest) -> None:
+        self.interest = interest
+        self.is_read = False
+        """Whether the bindings at the source are known."""
+        self._name = name
+        self._queue = queue
+        self._source = ""
+        """The identity of the source's cluster."""
+        self._exchange: tuple[str, str] = ("", "")
+        """The identity and the kind of the source's exchange."""
+        self._has: dict[str, str] = {}
+        """Key of a binding at the source -> its arguments, as a text."""
+        self._asked: dict[str, str | None] = {}
+        """The same for requests without an answer; None: it is to go."""
+        self._changed: dict[str, None] = {}
+        """Keys that must be compared."""
+        self._again: set[str] = set()
+        """Those of them that wait for the answer to a request."""
+        self._first: set[str] = set()
+        """Keys of the first comparison that are not done yet."""
+        self._beyond: dict[str, None] = {}
+        """Keys for which there is no room."""
+        self._left_out: dict[str, str] = {}
+        """Key -> why its binding is not as it must be, or not complete."""
+        self._comparable = False
+
+    def __len__(self) -> int:
+        """How many bindings there are at the source."""
+        return len(self._has)
+
+    def begin(self, source: str) -> None:
+        """There is a connection to a source of this identity."""
+        self.end()
+        self._source = source
+        self._has, self._left_out, self._beyond = {}, {}, {}
+
+    def end(self) -> None:
+        """There is none any more."""
+        self.is_read = self._comparable = False
+        self._asked, self._changed, self._again, self._first = {}, {}, set(), set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether everything is done that the first comparison has found."""
+        return self.is_read and not self._first
+
+    # ---- reading
+
+    def exchange(self, body: Mapping[str, Any]) -> None:
+        """The source's answer about its exchange. ValueError: nothing can be made of it."""
+        match body.get("items"):
+            case [{"uuid": str(uuid), "exchangeType": str(kind)}]:
+                self._exchange = uuid, kind
+            case _:
+                raise ValueError(f"the source does not say what its exchange {self._name!r} is")
+        if self.mismatch:
+            raise ValueError(self.mismatch)
+
+    @property
+    def mismatch(self) -> str:
+        """Why the two exchanges do not fit together; "" if they do, or if there is none here."""
+        here, there = self.interest.kind, self._exchange[1]
+        if here in ("", there):
+            return ""
+        return (
+            f"exchange {self._name!r} is of type {there} at the source, and of type {here} here: a dynamic route needs one type"
+        )
+
+    def page(self, body: Mapping[str, Any]) -> list[Any] | None:
+        """Some bindings of the source, in order. Returns the position after which to ask for more, or None when all are known
+        that the route's queue has at the exchange. ValueError: nothing can be made of them."""
+        mine = (self._name, self._queue)
+        items, after = body.get("items"), body.get("next")
+        if not isinstance(items, list) or not (after is None or isinstance(after, list)):
+            raise ValueError("the source does not say which bindings it has")
+        for item in items:
+            match item:
+                case {"exchange": str(exchange), "queue": str(queue), "key": str(key), "arguments": dict(arguments)}:
+                    if (exchange, queue) == mine:
+                        self._has[key] = _text(arguments)
+                    elif (exchange, queue) > mine:
+                        return None
+                case _:
+                    raise ValueError("the source does not say which bindings it has")
+        return after
+
+    def read_again(self) -> None:
+        """Somebody else has changed the bindings: they are being read again."""
+        self.begin(self._source)
+
+    def compare(self) -> None:
+        """Everything is read: compare it with the interest, those first that may have to go, which makes room."""
+        self.is_read = True
+        self._changed = dict.fromkeys((*self._has, *self.interest))
+        self._first = set(self._changed)
+
+    # ---- changing
+
+    def touch(self, keys: Iterable[str]) -> None:
+        """The interest in these keys may have changed."""
+        for key in keys:
+            if key in self._asked:
+                self._again.add(key)
+            else:
+                self._changed[key] = None
+
+    def retry(self) -> None:
+        """Ask for what was refused once more."""
+        self.touch(list(self._left_out))
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether `wishes` has more to compare."""
+        return bool(self._changed) and len(self._asked) < limits.BINDINGS_AT_ONCE
+
+    def wishes(self) -> list[Wish]:
+        """The requests that may go now. It compares a bounded number of keys."""
+        found: list[Wish] = []
+        for _ in range(limits.BINDINGS_COMPARED):
+            if not self.may_go_on:
+                break
+            key = next(iter(self._changed))
+            del self._changed[key]
+            wish = self._compared(key)
+            if wish is None:
+                self._first.discard(key)
+            else:
+                self._comparable = False
+                found.append(wish)
+        return found
+
+    def _compared(self, key: str) -> Wish | None:
+        arguments, why = self.interest.wanted(key, self._source)
+        text = None if arguments is None else text_of(arguments)
+        self._beyond.pop(key, None)
+        self._left_out.pop(key, None)
+        if why:
+            self._left_out[key] = why
+        if text == self._has.get(key):
+            return None
+        if text is not None and key not in self._has and not self._has_room():
+            self._beyond[key] = None
+            return None
+        self._asked[key] = text
+        return Wish(key, arguments)
+
+    def _has_room(self) -> bool:
+        new = sum(text is not None and key not in self._has for key, text in self._asked.items())
+        return len(self._has) + new < limits.MAX_ROUTE_BINDINGS
+
+    def answered(self, key: str, status: int, text: str) -> None:
+        """The result of the request for this key: the status of the source's answer, and its text if it is a refusal."""
+        wanted = self._asked.pop(key)
+        self._first.discard(key)
+        if wanted is None:
+            if status in (_DONE, _NOT_FOUND):
+                self._has.pop(key, None)
+                self.touch(list(self._beyond)[:1])
+            else:
+                self._left_out[key] = text
+        elif status == _DONE or (status == _CONFLICT and _THERE in text):
+            self._has[key] = wanted
+        else:
+            self._left_out[key] = text
+            self.touch(list(self._beyond)[:1])
+        if key in self._again:
+            self._again.discard(key)
+            self._changed[key] = None
+
+    # ---- looking
+
+    def look(self) -> None:
+        """The source is being asked how many bindings there are."""
+        self._comparable = not self._asked
+
+    def differs(self, body: Mapping[str, Any]) -> bool:
+        """Whether the source's answer to this shows that the bindings are others than those that the route has made. A source of
+        an earlier release does not answer this."""
+        count = body.get("bindings")
+        there = (self._exchange[0], len(self._has))
+        return self._comparable and type(count) is int and (body.get("exchange"), count) != there
+
+    @property
+    def error(self) -> str:
+        """Which bindings are not at the source as they must be, and why: the first one, and the number of others. "": all are."""
+        if self._beyond:
+            most = limits.MAX_ROUTE_BINDINGS
+            return f"{len(self._beyond)} bindings are not propagated: a route propagates {most}, those that were made first"
+        if not self._left_out:
+            return ""
+        key, why = next(iter(self._left_out.items()))
+        others = f" (and {len(self._left_out) - 1} others)" if len(self._left_out) > 1 else ""
+        return f"binding {self.interest.shown(key)!r} of {self._name!r}: {why}{others}"
+
+
+def _text(arguments: dict[Any, Any]) -> str:
+    """The arguments of a binding at the source as a text. ValueError when no binding of a broker of this kind has such."""
+    try:
+        return text_of(arguments)
+    except TypeError as error:
+        raise ValueError(f"the source has a binding whose arguments cannot be compared: {error}") from None
