@@ -30,7 +30,8 @@ The forms (machine version 1 unless a version is in parentheses)::
     origin-release  drain                              (5) the drain has ended: its origins are dropped, their messages refused
     origin-forget   drain                              (5) the release of this drain need not be remembered any more
 
-    route-add       uuid kind source exchange key [tag] [exclude] [mechanism] [ending]    (6) fetches messages from `source`
+    route-add       uuid kind source exchange key [tag] [exclude] [mechanism] [ending]    (6) fetches messages from `source`;
+                                                           (10) with the kind "dynamic"
     route-del       uuid                               (6) deletes the route, and what is remembered of its messages
     link-add        user container link into keptS [number]  (6) the messages that this sending link of a client puts on the
                                                              queue `into` are numbered, and their numbers are remembered
@@ -65,6 +66,9 @@ this needs version 8. So does a `bind` with `owes`, because the queue must get t
 Version 9 brought queues whose groups of messages have owners (broker.core.queues.owned). It has no new command. Since then a log
 may have OWNERS records.
 
+Version 10 brought dynamic routes (broker.core.propagation). A `route-add` of this kind needs version 10: an older primary would
+take it for a route with an empty key.
+
 Invariants: a snapshot writes the text that was read, byte for byte, including fields that this version does not know (only a
 number that was assigned meanwhile is added); a command that this version cannot apply becomes an `UnknownCommand`, never a guess;
 equal commands of one version have equal texts.
@@ -80,7 +84,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-MACHINE_VERSION = 9
+MACHINE_VERSION = 10
 """The newest machine version that this release applies: its commands and its records."""
 LARGE_SINCE = 3
 """The machine version that brought LARGE records."""
@@ -102,6 +106,8 @@ PASSAGE_SINCE = 8
 """The machine version that brought exchanges which number their messages, or keep the last one."""
 OWNERS_SINCE = 9
 """The machine version that brought OWNERS records."""
+DYNAMIC_SINCE = 10
+"""The machine version that brought dynamic routes."""
 
 Key = tuple[str, str, str]
 """A binding's identity: exchange, queue and key."""
@@ -401,10 +407,11 @@ class RouteAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     """Defines a route: messages are fetched from another broker or cluster at the URL `source`, which contains no password.
 
     `kind` "queue": they come from its queue `key`. `kind` "exchange": they come from its exchange `exchange`, those with the
-    routing key `key`. They go to the exchange `exchange` of this cluster, or to the queue of this name if there is no such
-    exchange. `tag` is added to the annotation `x-opt-qpid-hops` of each message; a message that has any name of `exclude` in this
-    annotation is dropped (broker.core.hops). `mechanism`: of SASL, "" for the best one. The same uuid again with `ending`: the
-    route is deleted as soon as its source knows that."""
+    routing key `key`. `kind` "dynamic" (machine version 10): they come from its exchange `exchange`, those that a binding of
+    this cluster's exchange of the same name matches; `key` is "". They go to the exchange `exchange` of this cluster, or to the
+    queue of this name if there is no such exchange. `tag` is added to the annotation `x-opt-qpid-hops` of each message; a message
+    that has any name of `exclude` in this annotation is dropped (broker.core.hops). `mechanism`: of SASL, "" for the best one.
+    The same uuid again with `ending`: the route is deleted as soon as its source knows that."""
 
     OP: ClassVar[str] = "route-add"
     SINCE: ClassVar[int] = 6

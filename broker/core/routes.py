@@ -14,6 +14,9 @@ each failure until the route has run for a second.
 
 A route that must end takes the same steps, but requests the deletion of its queue at the source; then it has ended.
 
+A dynamic route has a queue of its own at the source too. Before it attaches, it reads which bindings this queue has, and makes
+them equal to the interest in the exchange here; later it follows the changes of the interest (broker.core.propagation).
+
 Invariants: nothing is fetched from a place that is not recorded in the log; a sequence is forgotten only if the source has
 confirmed, over the current connection, that its message has left; a source's primary with a lower epoch than an earlier one that
 has delivered messages is not used; a route of an exchange runs only if its queue is bound there. The source answers this with
@@ -27,6 +30,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from broker.core.commands import RouteAdd
+from broker.core.interest import OWN_QUEUES, Interest
+from broker.core.propagation import Propagation, Wish
 
 WAITING, CONNECTING, PREPARING, ATTACHING, RUNNING, OVER = (
     "Waiting",
@@ -38,17 +43,16 @@ WAITING, CONNECTING, PREPARING, ATTACHING, RUNNING, OVER = (
 )
 """The states of a route; those that Qpid's links have too are called as there."""
 
-QUEUE, EXCHANGE = "queue", "exchange"
+QUEUE, EXCHANGE, DYNAMIC = KINDS = "queue", "exchange", "dynamic"
 """The kinds of a route."""
-OWN_QUEUES = "qpid-route."
-"""How the names of the queues begin that routes of exchanges have at their sources."""
 SEQUENCE = "sequence"
 """The type of management requests about the sequences of a queue's messages (broker.routes.sequences)."""
 FIRST_DELAY_S, MOST_DELAY_S = 0.1, 10.0
 LOOK_S = 1.0
 """Interval of the requests for held sequences."""
 IDLE_LOOKS = 10
-"""While nothing is held, a route of an exchange asks once in so many intervals whether its queue is bound."""
+"""While nothing is held, a route of an exchange asks once in so many intervals whether its queue is bound. A dynamic route asks
+once in so many intervals again for bindings that were refused."""
 LOOK_RUNS = 1000
 """Runs that are asked for at a time."""
 _NOT_FOUND = 404
@@ -125,11 +129,17 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class GoOn:
+    """Say `go_on` in the next turn of the reactor."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The source knows that the route ends: it may go."""
 
 
-Effect: TypeAlias = Connect | Ask | Note | Attach | Forget | Wake | Drop | Finish
+Effect: TypeAlias = Connect | Ask | Wish | Note | Attach | Forget | Wake | GoOn | Drop | Finish
+"""A Wish is a request for one binding, beside the others: say `bound` with its result."""
 
 
 def source_queue(route: RouteAdd) -> str:
@@ -143,8 +153,23 @@ def _binding(route: RouteAdd) -> Ask:
     return Ask("CREATE", "binding", "", body, (_CONFLICT,))
 
 
+def asking_for(route: RouteAdd, wish: Wish) -> Ask:
+    """The request for a binding of a dynamic route."""
+    names = {"exchange": route.exchange, "queue": source_queue(route), "key": wish.key}
+    if wish.arguments is None:
+        return Ask("DELETE", "binding", "", names)
+    return Ask("CREATE", "binding", "", names | {"arguments": wish.arguments})
+
+
+def _bindings_after(route: RouteAdd, after: list[Any]) -> Ask:
+    """Ask for a page of the bindings of the route's queue. Sources of earlier releases give those of other queues too."""
+    return Ask("QUERY", "binding", "", {"exchange": route.exchange, "queue": source_queue(route), "after": after})
+
+
 def _with_binding(route: RouteAdd, body: dict[str, Any]) -> dict[str, Any]:
-    """A request about sequences that also asks whether the route's queue is bound, if it must be."""
+    """A request about sequences that also asks whether the route's queue is bound, if it must be, or how often."""
+    if route.kind == DYNAMIC:
+        return body | {"bindings": route.exchange}
     return body | {"exchange": route.exchange, "key": route.key} if route.kind == EXCHANGE else body
 
 
@@ -154,9 +179,11 @@ def _preparation(route: RouteAdd) -> list[Ask]:
     if route.ending:
         return [Ask("DELETE", "queue", queue, {"ifUnused": False, "ifEmpty": False}, (_NOT_FOUND,))]
     made: list[Ask] = []
-    if route.kind == EXCHANGE:
+    if route.kind != QUEUE:
         body = {"durable": True, "replicate": "all"}
-        made = [Ask("CREATE", "queue", queue, body, (_CONFLICT,)), _binding(route)]
+        made = [Ask("CREATE", "queue", queue, body, (_CONFLICT,))]
+    if route.kind == EXCHANGE:
+        made.append(_binding(route))
     return [*made, Ask("FIND", SEQUENCE, "", _with_binding(route, {"queue": queue, "taker": route.uuid}))]
 
 
@@ -171,10 +198,13 @@ def _place_of(body: Mapping[str, Any]) -> Place:
 
 
 class RouteLife:
-    """See the module. `epoch_at` returns, by a place's key, the highest epoch of a source's primary in the log."""
+    """See the module. `epoch_at` returns, by a place's key, the highest epoch of a source's primary in the log. `interest`: of a
+    dynamic route that does not end."""
 
-    def __init__(self, route: RouteAdd, epoch_at: Callable[[str], int]) -> None:
+    def __init__(self, route: RouteAdd, epoch_at: Callable[[str], int], interest: Interest | None = None) -> None:
         self.route = route
+        self.bindings = None if interest is None else Propagation(route.exchange, source_queue(route), interest)
+        """Of a dynamic route."""
         self.state = WAITING
         self.error = ""
         """Why it does not run, or has not lately; "" when it does."""
@@ -189,6 +219,17 @@ class RouteLife:
         """The runs that the source is being asked for."""
         self._idle = 0
         """Intervals with nothing held since the last request, or since the link was attached."""
+        self._looks = 0
+        """Intervals since refused bindings were asked for."""
+        self._goes_on = False
+        """Whether GoOn was said, and the turn has not come."""
+        self._awaits_bindings = False
+        """Whether the messages wait for the bindings of the first comparison."""
+
+    @property
+    def last_error(self) -> str:
+        """Why it does not run, or which bindings are missing at the source of a dynamic route that runs; "": neither."""
+        return self.error or ("" if self.bindings is None else self.bindings.error)
 
     def start(self) -> list[Effect]:
         """Begin."""
@@ -206,8 +247,10 @@ class RouteLife:
 
     def answered(self, body: Mapping[str, Any]) -> list[Effect]:
         """The source has executed the last request, or it was done already."""
-        if self.state == RUNNING:
-            return self._looked(body) if not self._asks else self._bound()
+        if self.state == RUNNING and not self._asks:
+            return self._looked(body)
+        if self.state == RUNNING and self.bindings is None:
+            return self._bound()
         ask = self._asks.popleft()
         if self._asks:
             self._refusal = ""
@@ -215,7 +258,10 @@ class RouteLife:
         if self.route.ending:
             self.state = OVER
             return [Drop(), Finish()]
-        assert ask.type == SEQUENCE
+        return self._found(body) if ask.type == SEQUENCE else self._read(ask, body)
+
+    def _found(self, body: Mapping[str, Any]) -> list[Effect]:
+        """The source has said where its messages are."""
         try:
             place = _place_of(body)
         except ValueError as error:
@@ -227,7 +273,76 @@ class RouteLife:
         if place.epoch < known:
             return self.failed(f"the source's primary is of epoch {place.epoch}, and there was one of epoch {known}")
         self.place = place
-        return [Note(place)]
+        if self.bindings is None:
+            return [Note(place)]
+        if place.cluster == self.bindings.interest.here:
+            return self.failed("the source is this cluster: a dynamic route fetches from another one")
+        self.bindings.begin(place.cluster)
+        self._awaits_bindings = True
+        return self._ask(Ask("QUERY", "exchange", self.route.exchange))
+
+    # ---- the bindings of a dynamic route
+
+    def _ask(self, ask: Ask) -> list[Effect]:
+        self._asks.append(ask)
+        return [ask]
+
+    def _read(self, ask: Ask, body: Mapping[str, Any]) -> list[Effect]:
+        """The source has described its exchange, or some of its bindings."""
+        bindings = self.bindings
+        assert bindings is not None
+        try:
+            if ask.type == "exchange":
+                bindings.exchange(body)
+                after: list[Any] | None = [self.route.exchange, source_queue(self.route)]
+            else:
+                after = bindings.page(body)
+        except ValueError as error:
+            return self.failed(str(error))
+        if after is not None:
+            return self._ask(_bindings_after(self.route, after))
+        bindings.compare()
+        then: list[Effect] = [Wake(LOOK_S)] if self.state == RUNNING else []
+        return [*self._propagate(bindings), *then]
+
+    def touched(self, keys: Iterable[str]) -> list[Effect]:
+        """The interest in the exchange has changed for these keys at the source."""
+        bindings = self.bindings
+        if bindings is None or not bindings.is_read:
+            return []
+        if bindings.mismatch:
+            return self.failed(bindings.mismatch)
+        bindings.touch(keys)
+        return self._propagate(bindings)
+
+    def bound(self, key: str, status: int, text: str) -> list[Effect]:
+        """The result of a Wish: the status of the source's answer, and its text if it is a refusal; 0 and why there is none."""
+        bindings = self.bindings
+        if bindings is None or not bindings.is_read:
+            return []
+        if not status:
+            return self.failed(text)
+        bindings.answered(key, status, text)
+        return self._propagate(bindings)
+
+    def go_on(self) -> list[Effect]:
+        """The next turn has come."""
+        self._goes_on = False
+        return [] if self.bindings is None or not self.bindings.is_read else self._propagate(self.bindings)
+
+    def _propagate(self, bindings: Propagation) -> list[Effect]:
+        """Ask for what is to be changed; when the bindings are there, the messages can come."""
+        effects: list[Effect] = [*bindings.wishes()]
+        if bindings.may_go_on and not self._goes_on:
+            self._goes_on = True
+            effects.append(GoOn())
+        if self._awaits_bindings and bindings.is_ready:
+            assert self.place is not None
+            self._awaits_bindings = False
+            effects.append(Note(self.place))
+        return effects
+
+    # ---- messages
 
     def refused(self, status: int, text: str) -> list[Effect]:
         """The source has refused the last request."""
@@ -255,14 +370,25 @@ class RouteLife:
         if self.state == WAITING:
             return self._connect()
         self._failures = 0
+        again = self._ask_again()
         self._idle = 0 if held else self._idle + 1
         if not held and (self.route.kind == QUEUE or self._idle < IDLE_LOOKS):
-            return [Wake(LOOK_S)]
+            return [*again, Wake(LOOK_S)]
         assert self.place is not None
         self._asked, self._idle = held, 0
         runs = [number for run in held for number in run]
         asked = {"store": self.place.store, "queue": self.place.queue, "runs": runs}
-        return [Ask("LEFT", SEQUENCE, "", _with_binding(self.route, asked))]
+        if self.bindings is not None:
+            self.bindings.look()
+        return [*again, Ask("LEFT", SEQUENCE, "", _with_binding(self.route, asked))]
+
+    def _ask_again(self) -> list[Effect]:
+        """Once in a while, ask for refused bindings again."""
+        self._looks = (self._looks + 1) % IDLE_LOOKS
+        if self.bindings is None or self._looks:
+            return []
+        self.bindings.retry()
+        return self._propagate(self.bindings)
 
     def _looked(self, body: Mapping[str, Any]) -> list[Effect]:
         """The source has answered which of the requested sequences are still on the queue."""
@@ -272,7 +398,11 @@ class RouteLife:
         gone = minus(self._asked, list(zip(numbers[::2], numbers[1::2], strict=True)))
         self._asked = ()
         then: Effect = Wake(LOOK_S)
-        if body.get("bound") is False:
+        if self.bindings is not None and self.bindings.differs(body):
+            self.bindings.read_again()
+            then = Ask("QUERY", "exchange", self.route.exchange)
+            self._asks.append(then)
+        elif body.get("bound") is False:
             then = _binding(self.route)
             self._asks.append(then)
         return [Forget(gone), then] if gone else [then]
@@ -286,6 +416,9 @@ class RouteLife:
         """The route cannot continue: the connection or the link has ended, or there was another failure."""
         delay_s = min(FIRST_DELAY_S * 2**self._failures, MOST_DELAY_S)
         self.state, self.error, self._asked = WAITING, text, ()
+        self._goes_on = self._awaits_bindings = False
+        if self.bindings is not None:
+            self.bindings.end()
         self._failures = min(self._failures + 1, 16)
         return [Drop(), Wake(delay_s)]
 

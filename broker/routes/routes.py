@@ -21,13 +21,14 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from broker.core import limits, urls
-from broker.core.commands import ROUTES_SINCE, Command, OriginAdd, RouteAdd, RouteDel
+from broker.core.commands import DYNAMIC_SINCE, ROUTES_SINCE, Command, OriginAdd, RouteAdd, RouteDel
 from broker.core.definitions import Change, RouteGone, RouteMade, SettingMade
 from broker.core.nodes import Refused
 from broker.core.origins import LEAVING
-from broker.core.routes import EXCHANGE, QUEUE, Place, source_queue
+from broker.core.routes import DYNAMIC, KINDS, QUEUE, Place, source_queue
 from broker.core.sasl_client import MECHANISMS
 from broker.routes.dialer import Dial
+from broker.routes.following import Following
 from broker.routes.runner import RouteRunner
 from broker.sessions.guard import Guard
 from broker.sessions.ledger import Ledger
@@ -65,6 +66,7 @@ class Routes:
         self._new_id = new_id
         self._runs = runs
         self._runners: dict[str, RouteRunner] = {}
+        self._following = Following(clock, logs, self._touched)
         self._waiting: dict[Deferred[Answer], None] = {}
         self._paused = False
         self._retiring: list[RouteRunner] = []
@@ -97,6 +99,8 @@ class Routes:
 
     def follow(self, ledger: Ledger, changes: Collection[tuple[Change, str]]) -> None:
         """Follow the changes of a log."""
+        if self._following.interests:
+            self._following.follow(changes)
         if ledger is not self.logs.lead or not self.logs.serving:
             return
         for change, reason in changes:
@@ -116,7 +120,9 @@ class Routes:
     def _run(self, route: RouteAdd) -> None:
         self._end(route.uuid)
         if self._runs and not self._paused and not self.logs.closed:
-            runner = self._runners[route.uuid] = RouteRunner(self, route)
+            follows = route.kind == DYNAMIC and not route.ending
+            interest = self._following.join(route.exchange) if follows else None
+            runner = self._runners[route.uuid] = RouteRunner(self, route, interest)
             self.clock.callLater(0, self._start, runner)
 
     def _start(self, runner: RouteRunner) -> None:
@@ -124,13 +130,26 @@ class Routes:
             runner.start()
 
     def _end(self, uuid: str) -> None:
-        runner = self._runners.pop(uuid, None)
+        runner = self._out(uuid)
         if runner is not None:
             runner.stop()
 
+    def _out(self, uuid: str) -> RouteRunner | None:
+        """The runner of this route, which runs no longer."""
+        runner = self._runners.pop(uuid, None)
+        if runner is not None and runner.life.bindings is not None:
+            self._following.leave(runner.route.exchange)
+        return runner
+
+    def _touched(self, exchange: str, keys: Collection[str]) -> None:
+        """The interest in an exchange has changed."""
+        for runner in list(self._runners.values()):
+            if runner.route.exchange == exchange:
+                runner.touched(keys)
+
     def _retire(self, uuid: str) -> None:
         """Fetch nothing more, and settle the accepted messages at the source, which would give them to others."""
-        runner = self._runners.pop(uuid, None)
+        runner = self._out(uuid)
         if runner is not None:
             runner.retire()
             self._retiring = [each for each in (*self._retiring, runner) if each.is_connected]
@@ -200,15 +219,21 @@ class Routes:
             raise Refused(409, self.logs.redirect().text)
         route = self._asked(body)
         nodes = self.logs.nodes
-        if route.exchange not in nodes.exchanges and (route.kind == EXCHANGE or route.exchange not in nodes.queues):
+        version = nodes.version_of(self.logs.lead.name)
+        if version < route.needs:
+            text = f"the cluster has machine version {version}, and dynamic routes need {route.needs}: upgrade every broker"
+            raise Refused(409, text)
+        if route.exchange not in nodes.exchanges and (route.kind != QUEUE or route.exchange not in nodes.queues):
             raise Refused(404, f"there is no exchange named {route.exchange!r} for the messages of the route")
         return self._answered(route, 201, "created", {"uuid": route.uuid})
 
     def _asked(self, body: Mapping[str, Any]) -> RouteAdd:
         """The route that a request is about, with a new uuid."""
         kind, mechanism = _text(body, "kind"), _text(body, "mechanism", "")
-        if kind not in (QUEUE, EXCHANGE):
-            raise Refused(501, f"this broker does not have routes of the kind {kind!r}: it has {QUEUE} and {EXCHANGE}")
+        if kind not in KINDS:
+            raise Refused(501, f"this broker does not have routes of the kind {kind!r}: it has {', '.join(KINDS)}")
+        if kind == DYNAMIC and body.get("key"):
+            raise Refused(400, "a dynamic route follows all bindings of its exchange: it has no `key`")
         if mechanism and mechanism not in MECHANISMS:
             raise Refused(400, f"{mechanism!r} is not a SASL mechanism: use one of {', '.join(MECHANISMS)}")
         url = urls.parse(_text(body, "source"))
@@ -223,10 +248,11 @@ class Routes:
             kind=kind,
             source=str(url),
             exchange=_text(body, "exchange"),
-            key=_text(body, "key", "" if kind == EXCHANGE else None),
+            key=_text(body, "key", None if kind == QUEUE else ""),
             tag=_text(body, "tag", ""),
             exclude=exclude,
             mechanism=mechanism,
+            needs=DYNAMIC_SINCE if kind == DYNAMIC else ROUTES_SINCE,
         )
 
     def _delete(self, body: Mapping[str, Any]) -> Deferred[Answer]:

@@ -8,7 +8,7 @@ after `stop`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -21,6 +21,8 @@ from broker.amqp.links import Link, Receiver
 from broker.client import ClientError, ManagementClient, ManagementError
 from broker.core import limits, routes
 from broker.core.commands import RouteAdd
+from broker.core.interest import Interest
+from broker.core.propagation import Wish
 from broker.core.routes import Ask, Effect, Place, RouteLife
 from broker.core.subscriptions import NOWHERE
 from broker.routes.dialer import TIMEOUT_S, Dial
@@ -54,11 +56,11 @@ class Means(Protocol):
 
 
 class RouteRunner:
-    """See the module."""
+    """See the module. `interest`: what a dynamic route follows."""
 
-    def __init__(self, means: Means, route: RouteAdd) -> None:
+    def __init__(self, means: Means, route: RouteAdd, interest: Interest | None = None) -> None:
         self.route = route
-        self.life = RouteLife(route, self._epoch_at)
+        self.life = RouteLife(route, self._epoch_at, interest)
         self.name = ""
         """The broker that it is connected to, `host:port`, or was last."""
         self.taken = 0
@@ -73,6 +75,8 @@ class RouteRunner:
         """The sequence from which `_some_held` continues."""
         self._told = ""
         """The last reason in the log file why it does not run: each reason is logged once, until it has run for a second."""
+        self._missing = ""
+        """The last line in the log file about bindings that are missing at the source."""
         self._title = f"the route from {route.source} {routes.source_queue(route)} to {route.exchange}"
 
     def start(self) -> None:
@@ -109,7 +113,13 @@ class RouteRunner:
     def describe(self) -> dict[str, Any]:
         """Its state in a query, without its definition."""
         taken = self.taken + (self._link.intake.taken if self._link is not None else 0)
-        return {"state": self.life.state, "lastError": self.life.error, "peer": self.name, "taken": taken}
+        counted = {} if self.life.bindings is None else {"bindings": len(self.life.bindings)}
+        return {"state": self.life.state, "lastError": self.life.last_error, "peer": self.name, "taken": taken} | counted
+
+    def touched(self, keys: Iterable[str]) -> None:
+        """The interest in its exchange has changed."""
+        if not self._stopped:
+            self._do(self.life.touched(keys))
 
     # ---- what the life wants
 
@@ -133,6 +143,11 @@ class RouteRunner:
                 self._connect()
             case routes.Ask():
                 self._ask(effect)
+            case Wish():
+                self._wish(effect)
+            case routes.GoOn():
+                client = self._client
+                self._means.clock.callLater(0, self._if_still, client, self.life.go_on)
             case routes.Note(place):
                 client = self._client
                 self._means.note(self.route, place, lambda reason: self._if_still(client, lambda: self.life.noted(reason)))
@@ -180,19 +195,38 @@ class RouteRunner:
         return reason
 
     def _ask(self, ask: Ask) -> None:
+        self._request(ask, self.life.answered, self.life.refused)
+
+    def _wish(self, wish: Wish) -> None:
+        def refused(status: int, text: str) -> list[Effect]:
+            found = self.life.bound(wish.key, status, text)
+            self._say_what_is_missing()
+            return found
+
+        self._request(routes.asking_for(self.route, wish), lambda body: self.life.bound(wish.key, 200, ""), refused)
+
+    def _say_what_is_missing(self) -> None:
+        missing = "" if self.life.bindings is None else self.life.bindings.error
+        if missing and missing != self._missing:
+            _log.warn("{route}: {missing}", route=self._title, missing=missing)
+        self._missing = missing
+
+    def _request(
+        self, ask: Ask, answered: Callable[[dict[str, Any]], list[Effect]], refused: Callable[[int, str], list[Effect]]
+    ) -> None:
         client = self._client
         assert client is not None, "it is connected"
 
-        def refused(failure: Failure) -> None:
+        def failed(failure: Failure) -> None:
             error = failure.value
             if not isinstance(error, ClientError):
                 failure.raiseException()
             status = error.status if isinstance(error, ManagementError) else 0
             text = f"{client.name}: {ask.operation} {ask.type} {ask.name or ask.body.get('queue', '')}: {error}"
-            self._if_still(client, lambda: self.life.refused(status, text))
+            self._if_still(client, lambda: refused(status, text))
 
         asked = client.request(ask.operation, ask.type, ask.name or None, ask.body, TIMEOUT_S)
-        asked.addCallbacks(lambda body: self._if_still(client, lambda: self.life.answered(body)), refused)
+        asked.addCallbacks(lambda body: self._if_still(client, lambda: answered(body)), failed)
 
     def _attach(self, place: Place) -> None:
         client = self._client

@@ -4,8 +4,8 @@ route.
 Life: a client asks for the place of a queue's messages (`FIND`), and gets the store that has them and an address that delivers
 them. A link that attaches to this address gets the same messages as any consumer of the queue; the tag of each delivery is the
 message's sequence, in 8 bytes, most significant first. From time to time the client asks which sequences are still on the queue
-(`LEFT`). With both requests it can ask whether the queue is bound to an exchange. The broker remembers nothing of a client except
-its link: a later link of the same client replaces an earlier one, whose connection may be dead.
+(`LEFT`). With both requests it can ask whether the queue is bound to an exchange, or how often. The broker remembers nothing of a
+client except its link: a later link of the same client replaces an earlier one, whose connection may be dead.
 
 Invariants: an address belongs to one queue in one store and never to another one, so a sequence under it always means the same
 message; a sequence that `LEFT` does not list has left the queue by a committed record.
@@ -23,7 +23,7 @@ from twisted.internet.defer import Deferred, succeed
 from broker.amqp.data import Condition
 from broker.amqp.links import Sender
 from broker.core.acl import questions
-from broker.core.nodes import QueueNode, Refused
+from broker.core.nodes import ExchangeNode, QueueNode, Refused
 from broker.sessions.attach import Attach
 from broker.sessions.consumer import Subscription
 from broker.sessions.logs import Logs
@@ -103,11 +103,14 @@ class Sequences:
         found = {"store": store, "queue": node.uuid, "address": address, "epoch": logs.epoch, "cluster": logs.identify()}
         return found | self._bound(node, body)
 
-    def _bound(self, node: QueueNode, body: Mapping[str, Any]) -> dict[str, bool]:
-        """Whether the queue is bound to an exchange with a key, if the request asks this."""
+    def _bound(self, node: QueueNode, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Whether the queue is bound to an exchange with a key, or how often, and to which one, if the request asks this."""
+        nodes = self._logs.nodes
+        if "bindings" in body:
+            found = nodes.exchanges.get(str(body["bindings"]))
+            return {"exchange": "", "bindings": 0} if found is None else _count(found, node)
         if "exchange" not in body:
             return {}
-        nodes = self._logs.nodes
         exchange, key = nodes.exchanges.get(str(body["exchange"])), str(body.get("key") or "")
         return {"bound": exchange is not None and nodes.log_of_binding((exchange.uuid, node.uuid, key)) is not None}
 
@@ -127,6 +130,10 @@ class Sequences:
                     raise Refused(400, f"more than {MAX_RUNS} runs of these are on the queue: ask for fewer at a time")
                 found += run
         return {"runs": found} | self._bound(node, body)
+
+
+def _count(exchange: ExchangeNode, queue: QueueNode) -> dict[str, Any]:
+    return {"exchange": exchange.uuid, "bindings": exchange.routing.bindings_of(queue.uuid)}
 
 
 class SequencedQueue:

@@ -101,9 +101,9 @@ def test_whatever_stands_in_an_argument_is_read_as_python_reads_it_and_written_a
     "text,why",
     [
         (b'{"op":"juggle","needs":1}', "'juggle' is unknown"),
-        (b'{"op":"queue-del","uuid":"u","needs":10}', "'queue-del' needs machine version 10"),
-        (b'{"op":"juggle","needs":10}', "'juggle' needs machine version 10"),
-        (b'{"op":"queue-add","uuid":"u","name":"q","level":"all","arguments":{"x":NaN},"needs":10}', "needs machine version 10"),
+        (b'{"op":"queue-del","uuid":"u","needs":11}', "'queue-del' needs machine version 11"),
+        (b'{"op":"juggle","needs":11}', "'juggle' needs machine version 11"),
+        (b'{"op":"queue-add","uuid":"u","name":"q","level":"all","arguments":{"x":NaN},"needs":11}', "needs machine version 11"),
         (b'{"op":"queue-del"}', "missing required field `uuid`"),
         (b'{"op":"queue-del","uuid":NaN}', "is not a command"),
         (b'{"op":NaN}', "is not a command"),

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core import limits
-from broker.core.commands import RouteAdd, RouteDel
+from broker.core.commands import DYNAMIC_SINCE, RouteAdd, RouteDel
 from broker.core.definitions import Nothing, OriginMade, RouteGone, RouteMade
+from broker.core.interest import Interest
+from broker.core.propagation import Wish
 from broker.core.queues.lane import Lane
 from broker.core.records import BadBatch, Batch, BatchBuilder, Kind
 from broker.core.routes import (
@@ -25,15 +27,18 @@ from broker.core.routes import (
     Effect,
     Finish,
     Forget,
+    GoOn,
     Note,
     Place,
     RouteLife,
     Wake,
+    asking_for,
     minus,
     source_queue,
 )
 from broker.core.state import CannotApply, State
 from tests.broker.core.definitions import Change, queue, state_of
+from tests.broker.core.test_interest import interest, passed
 from tests.broker.core.test_origins import change, put, release
 from tests.broker.core.test_parts import apply
 from tests.broker.core.test_state import rebuilt
@@ -143,6 +148,157 @@ def test_a_route_of_an_exchange_seldom_asks_whether_it_is_bound_while_nothing_is
     assert isinstance(one.woken([(1, 2)])[0], Ask), "what is held is asked for at once"
     one.answered({"runs": [], "bound": True})
     assert isinstance(look_while_idle(one)[0], Ask)
+
+
+DYNAMIC = route(kind="dynamic", key="")
+WHICH = Ask("QUERY", "exchange", "x")
+PAGE = Ask("QUERY", "binding", "", {"exchange": "x", "queue": "qpid-route.r", "after": ["x", "qpid-route.r"]})
+TOPIC = {"items": [{"uuid": "x-u", "exchangeType": "topic"}]}
+
+
+def bound(*keys: str, **more: Any) -> dict[str, Any]:
+    """A page of the source's bindings."""
+    arguments = passed("d")
+    return {"items": [{"exchange": "x", "queue": "qpid-route.r", "key": key, "arguments": arguments} for key in keys]} | more
+
+
+def dynamic(wants: Interest, *keys: str) -> tuple[RouteLife, list[Effect]]:
+    """A dynamic route that has read these bindings of its source, and what it wants then."""
+    one = RouteLife(DYNAMIC, lambda key: 0, wants)
+    one.start()
+    one.connected()
+    for body in ({}, FOUND, TOPIC):
+        one.answered(body)
+    return one, one.answered(bound(*keys))
+
+
+def wanting(*keys: str) -> Interest:
+    made = interest()
+    for key in keys:
+        made.put(f"u-{key}", "q", key, {})
+    return made
+
+
+def test_a_dynamic_route_makes_its_queue_and_its_bindings_before_it_fetches() -> None:
+    one = RouteLife(DYNAMIC, lambda key: 0, wanting("a", "b"))
+    one.start()
+    assert one.connected() == [Ask("CREATE", "queue", "qpid-route.r", {"durable": True, "replicate": "all"}, (409,))]
+    found = Ask("FIND", "sequence", "", {"queue": "qpid-route.r", "taker": "r", "bindings": "x"})
+    assert one.refused(409, "it exists") == [found]
+    assert one.answered(FOUND) == [WHICH]
+    assert one.answered(TOPIC) == [PAGE]
+    after = ["x", "qpid-route.r", "b"]
+    assert one.answered(bound("b", next=after)) == [Ask("QUERY", "binding", "", {**PAGE.body, "after": after})]
+    wishes = one.answered(bound("c"))
+    assert wishes == [Wish("c", None), Wish("a", passed("d"))]
+    assert one.bound("a", 200, "") == []
+    assert one.bound("c", 200, "") == [Note(PLACE)]
+    assert one.noted("") == [Attach(PLACE)]
+    assert one.attached() == [Wake(LOOK_S)]
+    assert (one.state, one.last_error) == ("Operational", "")
+
+
+def test_a_binding_is_asked_for_by_its_key_and_withdrawn_by_its_key() -> None:
+    names = {"exchange": "x", "queue": "qpid-route.r", "key": "k"}
+    assert asking_for(DYNAMIC, Wish("k", {"n": 1})) == Ask("CREATE", "binding", "", names | {"arguments": {"n": 1}})
+    assert asking_for(DYNAMIC, Wish("k", None)) == Ask("DELETE", "binding", "", names)
+
+
+def test_a_dynamic_route_follows_the_interest_while_it_runs_and_only_then() -> None:
+    wants = wanting("a")
+    one, effects = dynamic(wants, "a")
+    assert effects == [Note(PLACE)]
+    one.noted("")
+    one.attached()
+    assert one.touched(wants.put("u-b", "q", "b", {})) == [Wish("b", passed("d"))]
+    assert one.bound("b", 403, "ann may not") == []
+    assert (one.error, one.last_error) == ("", "binding 'b' of 'x': ann may not")
+    assert one.failed("lost") == [Drop(), Wake(FIRST_DELAY_S)]
+    assert one.last_error == "lost"
+    assert one.touched(wants.put("u-c", "q", "c", {})) == []
+    assert one.bound("b", 200, "") == []
+    assert one.go_on() == []
+    assert life(route()).touched(["a"]) == []
+    assert life(route()).bound("a", 200, "") == []
+    assert life(route()).go_on() == []
+
+
+def test_no_answer_about_a_binding_ends_the_connection() -> None:
+    one, effects = dynamic(wanting("a"))
+    assert effects == [Wish("a", passed("d"))]
+    assert one.bound("a", 0, "no answer in 5 s") == [Drop(), Wake(FIRST_DELAY_S)]
+    assert one.last_error == "no answer in 5 s"
+
+
+def test_many_bindings_are_compared_over_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BINDINGS_COMPARED", 1)
+    wants = wanting("a", "b")
+    one, effects = dynamic(wants, "a", "b")
+    assert effects == [GoOn()]
+    assert one.touched(["a"]) == [Note(PLACE)], "it is asked to go on once"
+    assert one.go_on() == []
+    one.noted("")
+    one.attached()
+    assert one.touched(["a", "b"]) == [GoOn()]
+    assert one.go_on() == []
+
+
+def test_a_dynamic_route_reads_its_bindings_again_when_somebody_else_has_changed_them() -> None:
+    one, _ = dynamic(wanting("a"), "a")
+    one.noted("")
+    one.attached()
+    asked = {"store": "s", "queue": "u-q", "runs": [], "bindings": "x"}
+    assert look_while_idle(one) == [Ask("LEFT", "sequence", "", asked)]
+    assert one.answered({"runs": [], "exchange": "x-u", "bindings": 1}) == [Wake(LOOK_S)]
+    one.woken([(1, 2)])
+    assert one.answered({"runs": [2, 1], "exchange": "x-2", "bindings": 0}) == [Forget([(1, 1)]), WHICH]
+    assert one.answered({"items": [{"uuid": "x-2", "exchangeType": "topic"}]}) == [PAGE]
+    assert one.answered(bound()) == [Wish("a", passed("d")), Wake(LOOK_S)]
+    assert one.bound("a", 200, "") == []
+    one.woken([(2, 1)])
+    assert one.answered({"runs": [2, 1], "exchange": "", "bindings": 0}) == [WHICH]
+    assert one.refused(404, "there is no exchange named 'x'") == [Drop(), Wake(FIRST_DELAY_S)]
+    assert one.last_error == "there is no exchange named 'x'"
+
+
+def test_a_dynamic_route_asks_seldom_for_what_was_refused() -> None:
+    one, _ = dynamic(wanting("a"))
+    assert one.bound("a", 403, "no") == [Note(PLACE)]
+    one.noted("")
+    one.attached()
+    for _ in range(IDLE_LOOKS - 1):
+        assert [type(effect) for effect in one.woken([(1, 2)])] == [Ask]
+        one.answered({"runs": [1, 2]})
+    assert one.woken([(1, 2)])[0] == Wish("a", passed("d"))
+
+
+def test_a_dynamic_route_does_not_run_between_exchanges_of_different_types_or_within_a_cluster() -> None:
+    wants = wanting("a")
+    wants.reset("fanout", ())
+    one = RouteLife(DYNAMIC, lambda key: 0, wants)
+    one.start()
+    one.connected()
+    one.answered({})
+    one.answered(FOUND)
+    assert one.answered(TOPIC) == [Drop(), Wake(FIRST_DELAY_S)]
+    assert one.error.startswith("exchange 'x' is of type topic at the source, and of type fanout here")
+    wants.reset("topic", ())
+    two, _ = dynamic(wants)
+    assert two.touched(wants.reset("direct", [("u", "q", "k", {})]))[0] == Drop()
+    assert "of type direct here" in two.error
+    three = RouteLife(DYNAMIC, lambda key: 0, interest(here="c"))
+    three.start()
+    three.connected()
+    three.answered({})
+    assert three.answered(FOUND) == [Drop(), Wake(FIRST_DELAY_S)]
+    assert three.error == "the source is this cluster: a dynamic route fetches from another one"
+
+
+def test_a_dynamic_route_that_ends_has_its_queue_deleted() -> None:
+    one = RouteLife(route(kind="dynamic", key="", ending=True), lambda key: 0)
+    one.start()
+    assert one.connected() == [Ask("DELETE", "queue", "qpid-route.r", {"ifUnused": False, "ifEmpty": False}, (404,))]
+    assert one.answered({}) == [Drop(), Finish()]
 
 
 def test_what_is_held_is_asked_for_and_what_has_left_the_source_is_forgotten() -> None:
@@ -302,6 +458,10 @@ def test_a_member_of_an_older_release_stops_before_a_route_and_before_what_is_fo
     builder.define(made())
     with pytest.raises(CannotApply, match="'route-add' needs machine version 6"):
         State(5).apply(Batch.parse(builder.seal(1, 1, 0)))
+    builder = BatchBuilder()
+    builder.define(made(kind="dynamic", needs=DYNAMIC_SINCE))
+    with pytest.raises(CannotApply, match="'route-add' needs machine version 10"):
+        State(9).apply(Batch.parse(builder.seal(1, 1, 0)))
     builder = BatchBuilder()
     builder.forget(2, 1, 1)
     with pytest.raises(AssertionError, match="version 6"):

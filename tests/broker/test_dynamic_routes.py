@@ -1,0 +1,423 @@
+"""Dynamic routes: a source gives what the bindings of the destination want, and whatever the bindings there want in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import proton
+import pytest
+
+from broker.core import limits
+from broker.core.commands import MachineVersion
+from broker.core.exchange import PATHS
+from broker.core.routes import IDLE_LOOKS
+from tests.broker.clients import ADMIN, condition
+from tests.broker.route_bench import Network, network
+from tests.broker.test_routes import log_lines
+
+
+@pytest.fixture
+def net() -> Iterator[Network]:
+    """`a` and `b`, which has the queue `in`."""
+    with network() as made:
+        made.add("a")
+        made.add("b").queue("in")
+        yield made
+
+
+def bind(net: Network, at: str, key: str, queue: str = "in", exchange: str = "amq.topic", **more: Any) -> None:
+    status, text, _ = net.ask(at, "CREATE", "binding", exchange=exchange, queue=queue, key=key, **more)
+    assert status == 201, text
+
+
+def unbind(net: Network, at: str, key: str, queue: str = "in", exchange: str = "amq.topic") -> None:
+    assert net.ask(at, "DELETE", "binding", exchange=exchange, queue=queue, key=key)[0] == 204
+
+
+def route(net: Network, at: str, source: str, exchange: str = "amq.topic", **more: Any) -> None:
+    net.route(at, source, exchange, "", "dynamic", **more)
+
+
+def bindings(net: Network, at: str, exchange: str = "amq.topic") -> dict[str, list[list[str]]]:
+    """Key -> paths, of the bindings of routes there."""
+    found = net.ask(at, "QUERY", "binding", exchange=exchange)[2]["items"]
+    return {item["key"]: item["arguments"][PATHS] for item in found if item["queue"].startswith("qpid-route.")}
+
+
+def queues(net: Network, at: str) -> list[str]:
+    return [item["name"] for item in net.ask(at, "QUERY", "queue")[2]["items"] if item["name"].startswith("qpid-route.")]
+
+
+def test_what_is_bound_after_the_route_was_made_comes_until_it_is_unbound(net: Network) -> None:
+    route(net, "b", "a")
+    assert bindings(net, "a") == {}
+    net.send("a", "amq.topic", "early", subject="news.1")
+    bind(net, "b", "news.*")
+    assert bindings(net, "a") == {"news.*": [["b"]]}
+    net.send("a", "amq.topic", "one", subject="news.1")
+    net.send("a", "amq.topic", "other", subject="sport.1")
+    assert net.bodies("b", "in") == ["one"]
+    assert (net.item("b")["bindings"], net.item("b")["lastError"], net.item("b")["state"]) == (1, "", "Operational")
+    net.brokers["b"].queue("second")
+    bind(net, "b", "news.*", "second")
+    unbind(net, "b", "news.*")
+    assert bindings(net, "a") == {"news.*": [["b"]]}, "another queue wants it still"
+    net.ask("b", "DELETE", "queue", "second")
+    assert bindings(net, "a") == {}
+    net.send("a", "amq.topic", "late", subject="news.1")
+    assert (net.bodies("b", "in"), net.item("b")["bindings"], net.item("b")["taken"]) == (["one"], 0, 1)
+
+
+def test_the_bindings_that_are_there_before_the_route_are_made_and_a_change_costs_one_request(net: Network) -> None:
+    for number in range(40):
+        bind(net, "b", f"k{number}")
+    with log_lines("audit") as lines:
+        route(net, "b", "a")
+        net.pass_time(1)
+        assert len(bindings(net, "a")) == 40
+        before = len(lines)
+        bind(net, "b", "more")
+    assert len(bindings(net, "a")) == 41
+    assert [line.partition("audit: ")[2].split()[3] for line in lines[before:]] == ["bind", "bind"], "one here and one there"
+
+
+def test_a_client_that_subscribes_is_given_what_comes_from_afar_until_it_goes(net: Network) -> None:
+    route(net, "b", "a")
+    client = net.brokers["b"].client()
+    link = client.receiver("amq.topic/news")
+    net.settle()
+    net.send("a", "amq.topic", "one", subject="news")
+    assert (client.bodies(link), list(bindings(net, "a"))) == (["one"], ["news"])
+    client.connection.close()
+    net.settle()
+    assert bindings(net, "a") == {}
+
+
+def test_bindings_of_every_level_of_a_cluster_are_followed(net: Network) -> None:
+    cluster = net.add("p", clustered=True, default_level="all")
+    route(net, "p", "a", "amq.direct")
+    for level in ("all", "configuration", "none"):
+        cluster.queue(level, replicate=level)
+        bind(net, "p", level, level, "amq.direct")
+    assert sorted(bindings(net, "a", "amq.direct")) == ["all", "configuration", "none"]
+    for level in ("all", "configuration", "none"):
+        net.send("a", "amq.direct", level, subject=level)
+        assert net.bodies("p", level) == [level]
+        net.ask("p", "DELETE", "queue", level)
+    net.pass_time(1)
+    assert bindings(net, "a", "amq.direct") == {}
+
+
+def test_a_fanout_exchange_has_one_binding_and_a_headers_exchange_one_for_each_set_of_arguments(net: Network) -> None:
+    for exchange in ("amq.fanout", "amq.match"):
+        route(net, "b", "a", exchange)
+    net.brokers["b"].queue("red")
+    bind(net, "b", "one", "in", "amq.fanout")
+    bind(net, "b", "two", "red", "amq.fanout")
+    assert bindings(net, "a", "amq.fanout") == {"": [["b"]]}
+    net.send("a", "amq.fanout", "all")
+    assert (net.bodies("b", "in"), net.bodies("b", "red")) == (["all"], ["all"])
+    unbind(net, "b", "one", "in", "amq.fanout")
+    assert bindings(net, "a", "amq.fanout") == {"": [["b"]]}
+    bind(net, "b", "k", "in", "amq.match", arguments={"x-match": "any", "n": 1})
+    bind(net, "b", "k", "red", "amq.match", arguments={"x-match": "all", "colour": "red"})
+    assert len(bindings(net, "a", "amq.match")) == 2
+    for body, properties in (("n", {"n": 1}), ("colour", {"colour": "red"}), ("none", {"n": 2})):
+        net.send("a", "amq.match", body, properties=properties)
+    assert (net.bodies("b", "in"), net.bodies("b", "red")) == (["all", "n"], ["all", "colour"])
+    bind(net, "b", "k", "red", "amq.match", arguments={"x-match": "all", "n": 2})
+    assert len(bindings(net, "a", "amq.match")) == 2, "it was bound again"
+    net.send("a", "amq.match", "changed", properties={"n": 2})
+    assert net.bodies("b", "red") == ["all", "colour", "changed"]
+
+
+def test_routes_in_both_directions_make_no_loop_of_bindings_or_messages(net: Network) -> None:
+    net.brokers["a"].queue("in")
+    route(net, "b", "a")
+    route(net, "a", "b")
+    bind(net, "b", "k")
+    assert (bindings(net, "a"), bindings(net, "b")) == ({"k": [["b"]]}, {})
+    net.send("a", "amq.topic", "from a", subject="k")
+    assert net.bodies("b", "in") == ["from a"]
+    bind(net, "a", "k")
+    assert (bindings(net, "a"), bindings(net, "b")) == ({"k": [["b"]]}, {"k": [["a"]]})
+    net.send("b", "amq.topic", "from b", subject="k")
+    assert (net.bodies("a", "in"), net.bodies("b", "in")) == (["from b"], ["from a", "from b"])
+    unbind(net, "b", "k")
+    assert (bindings(net, "a"), bindings(net, "b")) == ({}, {"k": [["a"]]})
+    unbind(net, "a", "k")
+    assert (bindings(net, "a"), bindings(net, "b")) == ({}, {}), "they do not hold each other alive"
+
+
+def test_a_wish_goes_along_a_chain_of_three_and_the_messages_come_back_along_it(net: Network) -> None:
+    net.add("c").queue("in")
+    route(net, "b", "a")
+    route(net, "c", "b")
+    bind(net, "c", "k")
+    assert (bindings(net, "b"), bindings(net, "a")) == ({"k": [["c"]]}, {"k": [["c", "b"]]})
+    net.send("a", "amq.topic", "from a", subject="k")
+    net.send("b", "amq.topic", "from b", subject="k")
+    assert net.bodies("c", "in") == ["from a", "from b"]
+    bind(net, "b", "k")
+    assert bindings(net, "a") == {"k": [["b"], ["c", "b"]]}, "it is bound again with both paths"
+    net.send("a", "amq.topic", "both", subject="k")
+    assert (net.bodies("b", "in"), net.bodies("c", "in")) == (["both"], ["from a", "from b", "both"])
+    unbind(net, "c", "k")
+    assert (bindings(net, "b"), bindings(net, "a")) == ({}, {"k": [["b"]]})
+    unbind(net, "b", "k")
+    assert bindings(net, "a") == {}
+
+
+def test_a_ring_of_three_is_empty_when_nobody_wants_anything(net: Network) -> None:
+    net.add("c")
+    for at, source in (("b", "a"), ("c", "b"), ("a", "c")):
+        route(net, at, source)
+    bind(net, "b", "k")
+    assert [bindings(net, at) for at in "abc"] == [{"k": [["b"]]}, {}, {"k": [["b", "a"]]}]
+    net.send("c", "amq.topic", "from c", subject="k")
+    assert net.bodies("b", "in") == ["from c"]
+    unbind(net, "b", "k")
+    assert [bindings(net, at) for at in "abc"] == [{}, {}, {}]
+
+
+def test_a_change_of_the_path_loses_and_repeats_no_message(net: Network) -> None:
+    net.add("c")
+    net.brokers["c"].queue("in")
+    route(net, "b", "a")
+    route(net, "c", "b")
+    bind(net, "b", "k")
+    for number in range(6):
+        (unbind if number % 2 else bind)(net, "c", "k")
+        net.send("a", "amq.topic", number, subject="k")
+    assert net.bodies("b", "in") == list(range(6))
+    assert net.bodies("c", "in") == [0, 2, 4]
+
+
+def test_the_next_primary_of_the_destination_makes_the_bindings_right_and_nothing_is_lost(net: Network) -> None:
+    first, second = (
+        net.add(name, clustered=True, state=state, default_level="all") for name, state in (("p1", ""), ("p2", "ready"))
+    )
+    first.queue("q")
+    first.queue("own", replicate="none")
+    bind(net, "p1", "k", "q")
+    bind(net, "p1", "temporary", "own")
+    source = net.brokers["a"].lead
+    route(net, "p1", "a")
+    assert sorted(bindings(net, "a")) == ["k", "temporary"]
+    source.automatic = False
+    net.send("a", "amq.topic", *range(3), subject="k")
+    source.automatic = True
+    source.commit()
+    net.pass_time(0.5)
+    bind(net, "p1", "late", "q")
+    first.lead.replayed_into(second.lead)
+    first.lead.become("ready", "p2")
+    net.send("a", "amq.topic", *range(3, 5), subject="k")
+    second.lead.become("active")
+    net.pass_time(1)
+    net.send("a", "amq.topic", 5, subject="late")
+    assert sorted(bindings(net, "a")) == ["k", "late"], "what only the other broker had is withdrawn"
+    assert net.bodies("p2", "q") == list(range(6))
+    assert net.item("p2")["state"] == "Operational"
+
+
+def test_bindings_that_change_while_the_source_is_away_are_made_right_when_it_is_back(net: Network) -> None:
+    bind(net, "b", "stays")
+    bind(net, "b", "goes")
+    route(net, "b", "a")
+    net.away.add("a")
+    net.cut()
+    net.pass_time(0.5)
+    unbind(net, "b", "goes")
+    bind(net, "b", "new")
+    net.send("a", "amq.topic", "waits", subject="stays")
+    assert sorted(bindings(net, "a")) == ["goes", "stays"]
+    assert "no primary among a" in net.item("b")["lastError"]
+    net.away.clear()
+    net.pass_time(2)
+    assert sorted(bindings(net, "a")) == ["new", "stays"]
+    assert net.bodies("b", "in") == ["waits"]
+
+
+def test_a_source_that_restarts_in_the_middle_of_changes_has_them_all_in_the_end(net: Network) -> None:
+    route(net, "b", "a")
+    source = net.brokers["a"].lead
+    source.automatic = False
+    for number in range(20):
+        bind(net, "b", f"k{number}")
+    source.commit(1)
+    source.become("recovering")
+    source.automatic = True
+    net.cut()
+    source.become("standalone")
+    net.pass_time(12)
+    assert (len(bindings(net, "a")), net.item("b")["bindings"], net.item("b")["lastError"]) == (20, 20, "")
+    net.send("a", "amq.topic", "m", subject="k19")
+    assert net.bodies("b", "in") == ["m"]
+
+
+def test_a_route_that_is_deleted_leaves_no_queue_and_no_bindings(net: Network) -> None:
+    bind(net, "b", "k")
+    route(net, "b", "a")
+    assert len(queues(net, "a")) == 1
+    asked = {"kind": "dynamic", "source": "a", "exchange": "amq.topic"}
+    assert net.ask("b", "DELETE", "route", **asked)[0] == 202
+    net.pass_time(1)
+    assert net.ask("b", "QUERY", "route")[2]["items"] == []
+    assert (queues(net, "a"), bindings(net, "a")) == ([], {})
+    assert net.ask("b", "DELETE", "route", **asked)[0] == 404
+    with log_lines("audit") as lines:
+        bind(net, "b", "later")
+    assert len(lines) == 1, "nobody follows the exchange any more"
+
+
+def test_the_exchange_of_a_source_that_was_deleted_and_made_again_is_bound_again(net: Network) -> None:
+    for at in "ab":
+        net.ask(at, "CREATE", "exchange", "news", exchangeType="topic")
+    bind(net, "b", "k", exchange="news")
+    bind(net, "b", "l", exchange="news")
+    route(net, "b", "a", "news")
+    dialed = net.dialed
+    net.ask("a", "DELETE", "exchange", "news")
+    net.ask("a", "CREATE", "exchange", "news", exchangeType="topic")
+    net.pass_time(12)
+    assert (sorted(bindings(net, "a", "news")), net.dialed) == (["k", "l"], dialed)
+    net.send("a", "news", "m", subject="k")
+    assert net.bodies("b", "in") == ["m"]
+    net.ask("a", "DELETE", "exchange", "news")
+    net.pass_time(12)
+    assert "there is no exchange named 'news'" in net.item("b")["lastError"]
+    net.ask("a", "CREATE", "exchange", "news", exchangeType="fanout")
+    net.pass_time(12)
+    assert "of type fanout at the source, and of type topic here" in net.item("b")["lastError"]
+
+
+def test_a_binding_that_somebody_has_deleted_at_the_source_is_made_again(net: Network) -> None:
+    bind(net, "b", "k")
+    route(net, "b", "a")
+    (queue,) = queues(net, "a")
+    unbind(net, "a", "k", queue)
+    assert bindings(net, "a") == {}
+    net.pass_time(12)
+    assert list(bindings(net, "a")) == ["k"]
+
+
+def test_the_exchange_of_the_destination_that_was_deleted_wants_nothing_and_one_made_again_what_is_bound_to_it(
+    net: Network,
+) -> None:
+    for at in "ab":
+        net.ask(at, "CREATE", "exchange", "news", exchangeType="topic")
+    bind(net, "b", "k", exchange="news")
+    route(net, "b", "a", "news")
+    net.ask("b", "DELETE", "exchange", "news")
+    assert bindings(net, "a", "news") == {}
+    net.ask("b", "CREATE", "exchange", "news", exchangeType="topic")
+    bind(net, "b", "l", exchange="news")
+    net.send("a", "news", "m", subject="l")
+    assert (list(bindings(net, "a", "news")), net.bodies("b", "in")) == (["l"], ["m"])
+    net.ask("b", "DELETE", "exchange", "news")
+    net.ask("b", "CREATE", "exchange", "news", exchangeType="direct")
+    net.pass_time(1)
+    assert "of type topic at the source, and of type direct here" in net.item("b")["lastError"]
+
+
+def test_a_binding_that_the_source_refuses_is_named_and_the_others_are_made(
+    net: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    route(net, "b", "a")
+    monkeypatch.setattr(limits, "MAX_BINDINGS_PER_EXCHANGE", 1)
+    net.brokers["a"].queue("mine")
+    bind(net, "a", "mine", "mine")
+    monkeypatch.setattr(limits, "MAX_BINDINGS_PER_EXCHANGE", 2)
+    bind(net, "b", "one")
+    monkeypatch.setattr(limits, "MAX_BINDINGS_PER_EXCHANGE", 3)
+    with log_lines("broker.routes.runner") as told:
+        bind(net, "b", "two")
+        bind(net, "b", "three")
+    item = net.item("b")
+    assert (item["state"], item["bindings"]) == ("Operational", 2)
+    assert item["lastError"].startswith("binding 'three' of 'amq.topic': a:5672: CREATE binding qpid-route.")
+    assert item["lastError"].endswith("has 3 bindings, its limit; unbind some first")
+    assert [item["lastError"] in line for line in told] == [True], "it is logged once"
+    net.send("a", "amq.topic", "m", subject="two")
+    assert net.bodies("b", "in") == ["m"]
+    monkeypatch.setattr(limits, "MAX_BINDINGS_PER_EXCHANGE", 9)
+    net.pass_time(IDLE_LOOKS + 2)
+    assert (net.item("b")["bindings"], net.item("b")["lastError"]) == (3, "")
+
+
+def test_a_path_changes_although_the_source_has_as_many_bindings_as_it_may_have(
+    net: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net.add("c").queue("in")
+    route(net, "b", "a")
+    route(net, "c", "b")
+    bind(net, "b", "k")
+    monkeypatch.setattr(limits, "MAX_BINDINGS_PER_EXCHANGE", 1)
+    made = net.ask("b", "DELETE", "binding", exchange="amq.topic", queue="in", key="k")[0]
+    bind(net, "b", "k")
+    monkeypatch.setattr(limits, "MAX_BINDINGS_PER_EXCHANGE", 2)
+    net.pass_time(IDLE_LOOKS + 2)
+    monkeypatch.undo()
+    bind(net, "c", "k")
+    assert (made, bindings(net, "a"), net.item("b")["lastError"]) == (204, {"k": [["b"], ["c", "b"]]}, "")
+
+
+def test_messages_of_a_dynamic_route_say_where_they_have_been_and_are_dropped_by_what_it_excludes(net: Network) -> None:
+    bind(net, "b", "k")
+    route(net, "b", "a", tag="north", exclude=["south"])
+    for been in (["south"], ["east"]):
+        net.send("a", "amq.topic", f"{been}", subject="k", annotations={"x-opt-qpid-hops": been})
+    (found,) = net.messages("b", "in")
+    assert {str(key): value for key, value in found.annotations.items()} == {"x-opt-qpid-hops": ["east", "a", "north"]}
+
+
+def test_a_dynamic_route_from_a_broker_to_itself_does_not_run(net: Network) -> None:
+    bind(net, "b", "k")
+    route(net, "b", "b")
+    assert net.item("b")["lastError"] == "the source is this cluster: a dynamic route fetches from another one"
+    assert bindings(net, "b") == {}
+
+
+def test_clients_cannot_say_that_a_wish_comes_from_another_cluster(net: Network) -> None:
+    arguments = {PATHS: [["c"]]}
+    status, text, _ = net.ask("b", "CREATE", "binding", exchange="amq.topic", queue="in", key="k", arguments=arguments)
+    assert (status, f"{PATHS} is for the queues of dynamic routes" in text) == (400, True)
+    net.brokers["b"].queue("qpid-route.mine")
+    for paths, status in ((["c"], 400), ([["c"]], 201)):
+        asked = {"exchange": "amq.topic", "queue": "qpid-route.mine", "key": "k", "arguments": {PATHS: paths}}
+        assert net.ask("b", "CREATE", "binding", **asked)[0] == status
+    client = net.brokers["b"].client(ADMIN)
+    filters = {"h": proton.Described(proton.symbol("apache.org:legacy-amqp-headers-binding:map"), {PATHS: "c"})}
+    link = client.receiver("amq.match", filters=filters)
+    assert condition(link) == "amqp:invalid-field"
+    client.connection.close()
+
+
+@pytest.mark.parametrize(
+    "body, status, says",
+    [
+        ({"key": "k"}, 400, "it has no `key`"),
+        ({"exchange": "in"}, 404, "there is no exchange named 'in'"),
+        ({"exchange": ""}, 400, "`exchange` must be a text"),
+        ({"source": "ann/secret@a"}, 400, "the file of --route-passwords"),
+    ],
+)
+def test_a_dynamic_route_that_cannot_be_is_refused(net: Network, body: dict[str, Any], status: int, says: str) -> None:
+    asked = {"kind": "dynamic", "source": "a", "exchange": "amq.topic"}
+    found, text, _ = net.ask("b", "CREATE", "route", **asked | body)
+    assert (found, says in text) == (status, True), text
+    route(net, "b", "a")
+    assert net.ask("b", "CREATE", "route", **asked)[:2] == (409, "this route exists already")
+
+
+def test_a_cluster_that_is_not_upgraded_takes_no_dynamic_routes_but_others() -> None:
+    with network() as net:
+        net.add("a").queue("out")
+        old = net.add("p", clustered=True, default_level="all", machine_version=9)
+        old.broker.lead.change(MachineVersion(needs=9), lambda reason: None)
+        net.settle()
+        status, text, _ = net.ask("p", "CREATE", "route", kind="dynamic", source="a", exchange="amq.topic")
+        assert (status, text) == (409, "the cluster has machine version 9, and dynamic routes need 10: upgrade every broker")
+        assert net.ask("p", "CREATE", "route", kind="queue", source="a", exchange="amq.topic", key="out")[0] == 201
