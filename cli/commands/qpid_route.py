@@ -81,6 +81,10 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     qpid-route [OPTIONS] queue add DEST SRC EXCHANGE QUEUE
         [MECHANISM]
     qpid-route [OPTIONS] queue del DEST SRC EXCHANGE QUEUE
+    qpid-route [OPTIONS] dynamic add DEST SRC EXCHANGE
+        [TAG] [EXCLUDE,...] [MECHANISM]
+        the keys that EXCHANGE of DEST has bindings for
+    qpid-route [OPTIONS] dynamic del DEST SRC EXCHANGE
     qpid-route [OPTIONS] route list|flush [DEST]
     qpid-route [OPTIONS] route map [BROKER]
         routes of the broker, and of its sources
@@ -88,8 +92,8 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     qpid-route [OPTIONS] link del DEST SRC
         all routes from SRC
 
-    DEST and SRC: [amqps:][user@]host[:port],... EXCHANGE is an exchange of DEST, and for `route` also of SRC. For `queue` it may
-    be a queue of DEST. The brokers of DEST have the passwords for SRC in the file of their option --route-passwords.
+    DEST and SRC: [amqps:][user@]host[:port],... EXCHANGE is an exchange of DEST and, except for `queue`, also of SRC. For `queue`
+    it may be a queue of DEST. The brokers of DEST have the passwords for SRC in the file of their option --route-passwords.
     """
     for option, why in _WITHOUT_MEANING.items():
         if given.pop(option):
@@ -133,10 +137,13 @@ def _meant(words: tuple[str, ...], *, ssl: bool) -> Task:
     """The action that the words mean. UsageError says what is possible."""
     match words:
         case "route", "add", dest, source, exchange, key, *more if len(more) <= 3:
-            tag, exclude, mechanism = (*more, *("", "", "")[len(more) :])
-            excluded = [each for each in exclude.split(",") if each]
-            extra = {"tag": tag, "exclude": excluded, "mechanism": _mechanism(mechanism)}
-            return Task(dest, _add, _body("exchange", _other(source, dest), exchange, key, ssl=ssl) | extra, _show_change)
+            body = _body("exchange", _other(source, dest), exchange, key, ssl=ssl)
+            return Task(dest, _add, body | _extra(*more), _show_change)
+        case "dynamic", "add", dest, source, exchange, *more if len(more) <= 3:
+            body = _body("dynamic", _other(source, dest), exchange, "", ssl=ssl)
+            return Task(dest, _add, body | _extra(*more), _show_change)
+        case "dynamic", "del", dest, source, exchange:
+            return Task(dest, _delete, _body("dynamic", source, exchange, "", ssl=ssl), _show_change)
         case "queue", "add", dest, source, exchange, queue, *more if len(more) <= 1:
             extra = {"mechanism": _mechanism(*more)}
             return Task(dest, _add, _body("queue", source, exchange, queue, ssl=ssl) | extra, _show_change)
@@ -153,9 +160,6 @@ def _meant(words: tuple[str, ...], *, ssl: bool) -> Task:
             return Task(dest, _flush, {"source": _source(source, ssl=ssl)}, _show_flushed)
         case "link", "add", *_:
             raise click.UsageError("links exist only for routes: add a route with `route add` or `queue add`")
-        case "dynamic", ("add" | "del"), *_:
-            text = "`route add` with each key that is wanted, or with the key # on a topic exchange"
-            raise click.UsageError(f"dynamic routes, which follow bindings, are not supported: use {text}")
         case "route", "map", *rest if len(rest) <= 1:
             return Task("".join(rest) or LOCAL, _map, {}, _show_map)
         case _:
@@ -167,6 +171,8 @@ _USAGE = {
     "route del": "DEST SRC EXCHANGE KEY",
     "queue add": "DEST SRC EXCHANGE QUEUE [MECHANISM]",
     "queue del": "DEST SRC EXCHANGE QUEUE",
+    "dynamic add": "DEST SRC EXCHANGE [TAG] [EXCLUDE,...] [MECHANISM]",
+    "dynamic del": "DEST SRC EXCHANGE",
     "route list": "[DEST]",
     "route flush": "[DEST]",
     "route map": "[BROKER]",
@@ -182,6 +188,11 @@ def _not_meant(words: tuple[str, ...]) -> str:
     if name in _USAGE:
         return f"{' '.join(words)!r} has too many or too few words; write: {name} {_USAGE[name]}"
     return f"there is no command {name!r}; there are: {', '.join(_USAGE)}{nearest(name, _USAGE)}"
+
+
+def _extra(tag: str = "", exclude: str = "", mechanism: str = "") -> dict[str, Any]:
+    """What a route from an exchange has besides its source and its exchange."""
+    return {"tag": tag, "exclude": [each for each in exclude.split(",") if each], "mechanism": _mechanism(mechanism)}
 
 
 def _mechanism(name: str = "") -> str:
@@ -291,15 +302,19 @@ def _show_change(answer: dict[str, Any], task: Task, flags: dict[str, Any]) -> N
     if answer.get("ending"):
         click.echo("the route ends as soon as its source has deleted its queue; --force does not wait for that")
     elif flags["verbose"] and answer:
-        say(f"route {answer['uuid']}: {task.body['source']} {task.body['exchange']} {task.body['key']}")
+        say(f"route {answer['uuid']}: {task.body['source']} {task.body['exchange']} {task.body['key'] or _key(task.body)}")
 
 
 def _show_routes(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) -> None:
     if not items:
         note(f"{urls.parse(task.dest).names[0]} has no route")
     for item in items:
-        key = item["key"] if item["kind"] == "exchange" else f"<queue {item['key']}>"
-        say(f"{urls.parse(task.dest).names[0]} {item['host']}:{item['port']} {item['exchange']} {key}")
+        say(f"{urls.parse(task.dest).names[0]} {item['host']}:{item['port']} {item['exchange']} {_key(item)}")
+
+
+def _key(item: dict[str, Any]) -> str:
+    """The word of a route that stands where the original tool has the key."""
+    return {"queue": f"<queue {item['key']}>", "dynamic": "<dynamic>"}.get(item["kind"], str(item["key"]))
 
 
 def _show_links(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) -> None:
@@ -323,21 +338,36 @@ def _show_map(found: dict[str, Any], task: Task, flags: dict[str, Any]) -> None:
     click.echo("\nFinding Linked Brokers:")
     for name, told in found["brokers"].items():
         say(f"   {name}... {told}")
-    click.echo("\nDynamic Routes:\n   none found\n\nStatic Routes:")
-    for item in found["routes"]:
+    _show_dynamic([item for item in found["routes"] if item["kind"] == "dynamic"])
+    click.echo("Static Routes:")
+    static = [item for item in found["routes"] if item["kind"] != "dynamic"]
+    for item in static:
         left, there = f"{item['broker']}(ex={item['exchange']})", f"{item['host']}:{item['port']}"
         if item["kind"] == "queue":
             say(f"   {left} <= {there}(queue={item['key']})")
         else:
             say(f"   {left} <= {there}(ex={item['exchange']}) key={item['key']}")
-    if not found["routes"]:
+    if not static:
         click.echo("   none found")
     click.echo()
 
 
+def _show_dynamic(routes: list[dict[str, Any]]) -> None:
+    """Print the dynamic routes by exchange. Two routes between the same brokers in both directions are one line."""
+    click.echo("\nDynamic Routes:\n" if routes else "\nDynamic Routes:\n   none found\n")
+    for exchange in dict.fromkeys(item["exchange"] for item in routes):
+        pairs = [(f"{item['host']}:{item['port']}", str(item["broker"])) for item in routes if item["exchange"] == exchange]
+        say(f"  Exchange {exchange}:")
+        for number, (source, dest) in enumerate(pairs):
+            if (dest, source) not in pairs[:number]:
+                say(f"    {source} {'<=>' if (dest, source) in pairs else ' =>'} {dest}")
+        click.echo()
+
+
 def _show_flushed(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) -> None:
     for item in items if flags["verbose"] else ():
-        say(f"Deleting Bridge: {item['host']}:{item['port']} {item['exchange']} {item['key']}... Ok")
+        shown = _key(item) if item["kind"] == "dynamic" else item["key"]
+        say(f"Deleting Bridge: {item['host']}:{item['port']} {item['exchange']} {shown}... Ok")
 
 
 def main() -> None:

@@ -19,7 +19,11 @@ from tests.system.harness import free_ports
 @pytest.mark.parametrize(
     "words,why",
     [
-        (["dynamic", "add", "a:1", "b:1", "x"], "dynamic routes, which follow bindings, are not supported"),
+        (["dynamic", "add", "a:1", "b:1"], "write: dynamic add DEST SRC EXCHANGE [TAG] [EXCLUDE,...] [MECHANISM]"),
+        (["dynamic", "del", "a:1", "b:1", "x", "k"], "has too many or too few words; write: dynamic del DEST SRC EXCHANGE"),
+        (["dynamic", "add", "a:1", "b:1", "x", "--src-local"], "a route fetches messages"),
+        (["dynamic", "add", "a:1", "b:1", "x", "t", "e", "GSSAPI"], "'GSSAPI' is not a SASL mechanism"),
+        (["dynamic", "add", "a:1", "a:1", "x"], "DEST and SRC are the same broker, a:1: a route from an exchange"),
         (["link", "add", "a:1", "b:1"], "links exist only for routes"),
         (["route", "add", "a:1", "b:1", "x"], "has too many or too few words; write: route add DEST SRC EXCHANGE KEY [TAG]"),
         (["route", "ad", "a:1"], "there is no command 'route ad'; there are: route add, "),
@@ -59,19 +63,23 @@ def test_a_password_for_dest_is_told_where_it_goes(tmp_path: Path) -> None:
 
 def test_the_words_become_requests(peers: Any, tmp_path: Path) -> None:
     answers = {"CREATE route": [201, "created", {"uuid": "u"}], "DELETE route": [202, "it ends", {"uuid": "u", "ending": True}]}
-    broker = peers(items={"route": [OF_A_QUEUE, ELSEWHERE]}, answers=answers, record=str(tmp_path / "asked"))
+    broker = peers(items={"route": [OF_A_QUEUE, ELSEWHERE, FOLLOWING]}, answers=answers, record=str(tmp_path / "asked"))
     for words, printed in (
         (
             ["route", "add", "%", "ann@h1,h2:1", "x", "a.#", "north", "s,t", "PLAIN", "-v"],
             "route u: amqp:ann@h1:5672,h2:1 x a.#\n",
         ),
+        (["dynamic", "add", "%", "h1", "x", "north", "s,t", "PLAIN", "-v"], "route u: amqp:h1:5672 x <dynamic>\n"),
+        (["dynamic", "add", "%", "h1", "x", "-d"], ""),
+        (["dynamic", "del", "%", "h1", "x"], "the route ends as soon as its source has deleted its queue; --force "),
         (["queue", "add", "%", "h3", "x", "out", "-t", "ssl", "-d", "-e"], ""),
         (["route", "del", "%", "h1", "x", "k"], "the route ends as soon as its source has deleted its queue; --force "),
         (["queue", "del", "%", "h1", "x", "out", "--force"], ""),
         (["link", "del", "%", "ssl:h3:5671"], ""),
         (
             ["route", "flush", "%", "-v"],
-            "Deleting Bridge: h1:5672 amq.topic out... Ok\nDeleting Bridge: h3:5671 amq.topic out... Ok\n",
+            "Deleting Bridge: h1:5672 amq.topic out... Ok\nDeleting Bridge: h3:5671 amq.topic out... Ok\n"
+            "Deleting Bridge: h1:5672 amq.topic <dynamic>... Ok\n",
         ),
     ):
         found = run("qpid-route", *(broker.name if word == "%" else word for word in words))
@@ -79,16 +87,21 @@ def test_the_words_become_requests(peers: Any, tmp_path: Path) -> None:
         assert found.out.startswith(printed)
     plain = {"kind": "queue", "source": "amqp:h1:5672", "exchange": "x", "key": "out"}
     of_a_key = plain | {"kind": "exchange", "key": "k", "source": "amqp:ann@h1:5672,h2:1"}
+    follows = plain | {"kind": "dynamic", "key": ""}
     listed = {field: OF_A_QUEUE[field] for field in plain}
     asked = map(json.loads, (tmp_path / "asked").read_text().splitlines())
     assert [(each["what"], each["body"]) for each in asked if each["what"] != "QUERY route"] == [
         ("CREATE route", of_a_key | {"key": "a.#", "tag": "north", "exclude": ["s", "t"], "mechanism": "PLAIN"}),
+        ("CREATE route", follows | {"tag": "north", "exclude": ["s", "t"], "mechanism": "PLAIN"}),
+        ("CREATE route", follows | {"tag": "", "exclude": [], "mechanism": ""}),
+        ("DELETE route", follows | {"force": False}),
         ("CREATE route", plain | {"source": "amqp:ssl:h3:5671", "mechanism": ""}),
         ("DELETE route", of_a_key | {"source": "amqp:h1:5672", "force": False}),
         ("DELETE route", plain | {"force": True}),
         ("DELETE route", listed | {"source": "amqp:ssl:h3:5671", "force": False}),
         ("DELETE route", listed | {"force": False}),
         ("DELETE route", listed | {"source": "amqp:ssl:h3:5671", "force": False}),
+        ("DELETE route", listed | {"kind": "dynamic", "key": "", "force": False}),
     ]
 
 
@@ -112,12 +125,15 @@ def test_what_the_broker_refuses_is_told_and_what_is_so_already_is_no_error_when
 OF_A_QUEUE: dict[str, Any] = {"kind": "queue", "source": "amqp:h1:5672,h2:5672", "host": "h1", "port": 5672, "transport": "tcp"}
 OF_A_QUEUE |= {"exchange": "amq.topic", "key": "out", "state": "Operational", "lastError": "", "ending": False}
 OF_AN_EXCHANGE = OF_A_QUEUE | {"kind": "exchange", "key": "a.#", "state": "Waiting", "lastError": "h1:5672: refused"}
+FOLLOWING = OF_A_QUEUE | {"kind": "dynamic", "key": "", "bindings": 3}
 ELSEWHERE = OF_A_QUEUE | {"source": "amqp:ssl:h3:5671", "host": "h3", "port": 5671, "transport": "ssl"}
 
 
 def test_routes_and_links_are_listed_as_apaches_tool_lists_them(peers: Any) -> None:
-    broker = peers(items={"route": [OF_A_QUEUE, OF_AN_EXCHANGE, ELSEWHERE]})
+    broker = peers(items={"route": [FOLLOWING, OF_A_QUEUE, OF_AN_EXCHANGE, ELSEWHERE]})
+    assert json.loads(run("qpid-route", "route", "list", broker.name, "--format", "json").out)[0]["bindings"] == 3
     assert run("qpid-route", "route", "list", broker.name).out.splitlines() == [
+        f"{broker.name} h1:5672 amq.topic <dynamic>",
         f"{broker.name} h1:5672 amq.topic <queue out>",
         f"{broker.name} h1:5672 amq.topic a.#",
         f"{broker.name} h3:5671 amq.topic <queue out>",
@@ -150,6 +166,22 @@ def test_a_map_has_the_routes_of_all_brokers_that_fetch_from_each_other_and_says
         "",
     ]
     assert "Static Routes:\n   none found\n" in run("qpid-route", "route", "map", far.name).out
+
+
+def test_a_map_has_dynamic_routes_by_exchange(peers: Any) -> None:
+    far, other = peers(items={"route": []}), peers(items={"route": []})
+
+    def follows(source: Any, exchange: str) -> dict[str, Any]:
+        at = {"source": f"amqp:{source.name}", "host": source.host, "port": source.port}
+        return FOLLOWING | at | {"exchange": exchange}
+
+    near = peers(items={"route": [follows(far, "amq.topic"), follows(other, "amq.topic"), follows(far, "news")]})
+    lines = run("qpid-route", "route", "map", near.name).out.splitlines()
+    assert lines[5:] == [
+        *("", "Dynamic Routes:", ""),
+        *("  Exchange amq.topic:", f"    {far.name}  => {near.name}", f"    {other.name}  => {near.name}", ""),
+        *("  Exchange news:", f"    {far.name}  => {near.name}", "", "Static Routes:", "   none found", ""),
+    ]
 
 
 def test_no_password_goes_in_the_clear_to_an_address_that_a_broker_has_told_without_tls() -> None:
