@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,65 @@ def test_each_message_comes_once_and_in_order_when_either_side_is_killed_on_the_
             numbers.append(found.id)
         assert numbers == list(range(2 * HALF))
         assert ask(target.primary().address, "QUERY", "queue", "in")["items"][0]["messages"] == 0
+
+
+def bound(at: BrokerProcess) -> list[str]:
+    """The keys of the bindings that routes have there."""
+    found = ask(at.address, "QUERY", "binding", body={"exchange": "amq.topic"})["items"]
+    return sorted(item["key"] for item in found if item["queue"].startswith("qpid-route."))
+
+
+def bind(at: BrokerProcess, operation: str, key: str, queue: str = "in") -> None:
+    ask(at.address, operation, "binding", body={"exchange": "amq.topic", "queue": queue, "key": key})
+
+
+def test_a_dynamic_route_keeps_its_bindings_right_and_its_messages_whole_when_either_primary_is_killed(tmp_path: Path) -> None:
+    replicated = ("--ha-replicate", "all")
+    with cluster(tmp_path / "source", 3, *replicated) as source, cluster(tmp_path / "target", 3, *replicated) as target:
+        target.primary().create("queue", "in")
+        bind(target.primary(), "CREATE", "s")
+        between = (target.url, source.url, "amq.topic")
+        made = run("qpid-route", "dynamic", "add", *between)
+        assert (made.status, made.err) == (0, "")
+        eventually(lambda: bound(source.primary()), lambda keys: keys == ["s"], "the binding")
+        assert send(source.primary().address, "amq.topic", [message(number) for number in range(HALF)]) == HALF
+        eventually(lambda: came(target), lambda count: count > 0, "the first messages")
+        bind(target.primary(), "CREATE", "t")
+        target.primary().kill()
+        bind(target.succeed(), "CREATE", "u")
+        eventually(lambda: bound(source.primary()), lambda keys: keys == ["s", "t", "u"], "the bindings by the next primary")
+        assert send(source.primary().address, "amq.topic", [message(number) for number in range(HALF, 2 * HALF)]) == HALF
+        source.primary().kill()
+        bind(target.primary(), "DELETE", "t")
+        follower = source.succeed()
+        eventually(lambda: bound(follower), lambda keys: keys == ["s", "u"], "the bindings at the next primary")
+        eventually(lambda: came(target), lambda count: count >= 2 * HALF, "all messages")
+        numbers = []
+        for data in take(target.primary().address, "in", 2 * HALF):
+            found: Any = proton.Message()
+            found.decode(data)
+            numbers.append(found.id)
+        assert numbers == list(range(2 * HALF))
+        assert ask(target.primary().address, "QUERY", "queue", "in")["items"][0]["messages"] == 0
+        assert run("qpid-route", "dynamic", "del", *between).status == 0
+        eventually(lambda: run("qpid-route", "route", "list", target.url).out, lambda out: out == "", "the end of the route")
+        names = [item["name"] for item in ask(follower.address, "QUERY", "queue")["items"]]
+        assert (bound(follower), [name for name in names if name.startswith("qpid-route.")]) == ([], [])
+
+
+def test_dynamic_routes_in_both_directions_are_shown_as_one_and_hold_no_binding_alive(tmp_path: Path) -> None:
+    with standalone(tmp_path / "west") as west, standalone(tmp_path / "east") as east:
+        for here, there in ((east, west), (west, east)):
+            assert run("qpid-route", "dynamic", "add", here.address, there.address, "amq.topic").status == 0
+        assert run("qpid-route", "route", "list", east.address).out == f"{east.address} {west.address} amq.topic <dynamic>\n"
+        shown = run("qpid-route", "route", "map", east.address).out
+        assert f"  Exchange amq.topic:\n    {west.address} <=> {east.address}\n\nStatic" in shown
+        east.create("queue", "in")
+        bind(east, "CREATE", "s")
+        eventually(lambda: bound(west), lambda keys: keys == ["s"], "the binding")
+        (item,) = json.loads(run("qpid-route", "route", "list", east.address, "--format", "json").out)
+        assert (item["kind"], item["bindings"], item["state"], item["lastError"]) == ("dynamic", 1, "Operational", "")
+        assert send(west.address, "amq.topic", [message(number) for number in range(9)]) == 9
+        assert len(take(east.address, "in", 9)) == 9
+        bind(east, "DELETE", "s")
+        eventually(lambda: bound(west) + bound(east), lambda keys: keys == [], "no binding")
