@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Iterable
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.core.commands import Bind, Key
-from broker.core.definitions import Bound, Change, ExchangeGone, ExchangeMade, QueueGone, QueueMade, Unbound
+from broker.core.commands import Key
+from broker.core.definitions import Bound, Change, ExchangeGone, ExchangeMade, QueueGone, Unbound
 from broker.core.exchange import Binding
 from broker.core.interest import Bound as BoundHere
 from broker.core.interest import Interest
@@ -57,18 +57,13 @@ class Following:
             match change:
                 case Bound(binding) | Unbound(binding):
                     self._look(binding.identity)
-                case QueueMade(queue):
-                    self._look_at(self._logs.nodes.bindings_of(queue.uuid))
                 case QueueGone(_, bindings):
-                    self._look_at(bindings)
+                    for each in bindings:
+                        self._look(each.identity)
                 case ExchangeMade(exchange) | ExchangeGone(exchange, _) if exchange.name in self.interests:
                     self._note(exchange.name, self._reset(exchange.name))
                 case _:
                     pass
-
-    def _look_at(self, bindings: Iterable[Bind]) -> None:
-        for each in bindings:
-            self._look(each.identity)
 
     def _look(self, identity: Key) -> None:
         """This binding may have changed."""

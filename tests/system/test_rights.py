@@ -10,7 +10,7 @@ import pytest
 
 from broker.core import users
 from tests.cli.running import ROOT, run
-from tests.system.harness import standalone
+from tests.system.harness import ask, eventually, standalone
 from tests.system.test_drain import message
 from tests.system.traffic import send
 
@@ -77,3 +77,33 @@ def test_the_rights_for_routes_are_enough_for_each_command(tmp_path: Path) -> No
         ):
             found = run("qpid-route", *command, "--password-file", tmp_path / "password")
             assert (found.status, found.err) == (0, ""), command
+
+
+def test_the_rights_for_a_dynamic_route_at_its_source_are_enough_to_follow_bindings_and_to_end(tmp_path: Path) -> None:
+    of_all = words("routes.md", "If `west` has an ACL file, this user", "In `east`")
+    more = words("routes.md", "If `west` has an ACL file, the user in", "To end it")
+    assert (of_all, more) == (["west", "ha", "sequence", "find", "left"], ["west", "exchange", "binding"])
+    text = " ".join((ROOT / "docs/howto/routes.md").read_text().split())
+    asked = ["access queue", "consume queue", "create queue", "bind exchange", "delete queue", "unbind exchange"]
+    assert [right for right in asked if f"`{right}`" not in text] == []
+    queries = [f"access query schemaclass={kind}" for kind in ("ha", *more[1:])]
+    (tmp_path / "password").write_text("ann pencil\n")
+    with (
+        guarded(tmp_path / "west", [*asked, *queries, *methods("sequence", of_all[3:])]) as west,
+        standalone(tmp_path / "east", "--route-passwords", str(tmp_path / "password")) as east,
+    ):
+        between = (east.address, f"ann@{west.address}", "amq.topic")
+        east.create("queue", "in")
+        binding = {"exchange": "amq.topic", "queue": "in", "key": "k"}
+
+        def bound() -> list[str]:
+            return [item["key"] for item in ask(west.address, "QUERY", "binding", body={"exchange": "amq.topic"})["items"]]
+
+        assert run("qpid-route", "dynamic", "add", *between).status == 0
+        for operation, keys in (("CREATE", ["k"]), ("DELETE", [])):
+            ask(east.address, operation, "binding", body=binding)
+            eventually(bound, keys.__eq__, f"the bindings are {keys}")
+        (item,) = ask(east.address, "QUERY", "route")["items"]
+        assert (item["state"], item["lastError"]) == ("Operational", "")
+        assert run("qpid-route", "dynamic", "del", *between).status == 0
+        eventually(lambda: ask(east.address, "QUERY", "route")["items"], lambda items: items == [], "the end of the route")
