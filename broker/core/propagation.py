@@ -5,7 +5,8 @@ of its queue, page by page (`page`); `compare` finds the keys whose binding may 
 `wishes` gives requests for these, a bounded number at a time, and `answered` takes the results. Later changes of the interest
 come with `touch`. With each look (`look`), the source says how many bindings the queue has at which exchange; if this is not
 what the route has made (`differs`), somebody else has changed them, or the exchange is another one of the same name: all are
-read again.
+read again. They are also read again once, some time after the beginning (`doubt`): a request of an earlier connection may have
+been executed after the first reading.
 
 A binding that the source refuses is left out, and so are bindings beyond the limit of a route, and what the interest leaves out;
 `error` names them. `retry` asks for refused ones again.
@@ -62,9 +63,11 @@ class Propagation:
         """Keys of the first comparison that are not done yet."""
         self._beyond: dict[str, None] = {}
         """Keys for which there is no room."""
-        self._left_out: dict[str, str] = {}
-        """Key -> why its binding is not as it must be, or not complete."""
-        self._comparable = False
+        self._refused: dict[str, str] = {}
+        """Key -> why the source has refused the last request for it."""
+        self._partial: dict[str, str] = {}
+        """Key -> what the interest leaves out."""
+        self._comparable = self._doubtful = False
 
     def __len__(self) -> int:
         """How many bindings there are at the source."""
@@ -74,11 +77,11 @@ class Propagation:
         """There is a connection to a source of this identity."""
         self.end()
         self._source = source
-        self._has, self._left_out, self._beyond = {}, {}, {}
+        self._has, self._refused, self._partial, self._beyond = {}, {}, {}, {}
 
     def end(self) -> None:
         """There is none any more."""
-        self.is_read = self._comparable = False
+        self.is_read = self._comparable = self._doubtful = False
         self._asked, self._changed, self._again, self._first = {}, {}, set(), set()
 
     @property
@@ -148,7 +151,7 @@ class Propagation:
 
     def retry(self) -> None:
         """Ask for what was refused once more."""
-        self.touch(list(self._left_out))
+        self.touch(list(self._refused))
 
     @property
     def may_go_on(self) -> bool:
@@ -175,10 +178,11 @@ class Propagation:
         arguments, why = self.interest.wanted(key, self._source)
         text = None if arguments is None else text_of(arguments)
         self._beyond.pop(key, None)
-        self._left_out.pop(key, None)
+        self._partial.pop(key, None)
         if why:
-            self._left_out[key] = why
+            self._partial[key] = why
         if text == self._has.get(key):
+            self._refused.pop(key, None)
             return None
         if text is not None and key not in self._has and not self._has_room():
             self._beyond[key] = None
@@ -194,17 +198,16 @@ class Propagation:
         """The result of the request for this key: the status of the source's answer, and its text if it is a refusal."""
         wanted = self._asked.pop(key)
         self._first.discard(key)
-        if wanted is None:
-            if status in (_DONE, _NOT_FOUND):
-                self._has.pop(key, None)
-                self.touch(list(self._beyond)[:1])
-            else:
-                self._left_out[key] = text
-        elif status == _DONE or (status == _CONFLICT and _THERE in text):
-            self._has[key] = wanted
+        is_so = status == _NOT_FOUND if wanted is None else status == _CONFLICT and _THERE in text
+        if status != _DONE and not is_so:
+            self._refused[key] = text
         else:
-            self._left_out[key] = text
-            self.touch(list(self._beyond)[:1])
+            self._refused.pop(key, None)
+            self._has.pop(key, None)
+            if wanted is not None:
+                self._has[key] = wanted
+        if self._beyond and self._has_room():
+            self.touch([next(iter(self._beyond))])
         if key in self._again:
             self._again.discard(key)
             self._changed[key] = None
@@ -216,11 +219,15 @@ class Propagation:
         self._comparable = not self._asked
 
     def differs(self, body: Mapping[str, Any]) -> bool:
-        """Whether the source's answer to this shows that the bindings are others than those that the route has made. A source of
-        an earlier release does not answer this."""
+        """Whether the source's answer to this shows that the bindings are others than those that the route has made, or they are
+        in doubt. A source of an earlier release does not answer this."""
         count = body.get("bindings")
-        there = (self._exchange[0], len(self._has))
-        return self._comparable and type(count) is int and (body.get("exchange"), count) != there
+        others = type(count) is int and (body.get("exchange"), count) != (self._exchange[0], len(self._has))
+        return self._comparable and (others or self._doubtful)
+
+    def doubt(self) -> None:
+        """Read them again at the next look."""
+        self._doubtful = True
 
     @property
     def error(self) -> str:
@@ -228,10 +235,11 @@ class Propagation:
         if self._beyond:
             most = limits.MAX_ROUTE_BINDINGS
             return f"{len(self._beyond)} bindings are not propagated: a route propagates {most}, those that were made first"
-        if not self._left_out:
+        missing = self._refused or self._partial
+        if not missing:
             return ""
-        key, why = next(iter(self._left_out.items()))
-        others = f" (and {len(self._left_out) - 1} others)" if len(self._left_out) > 1 else ""
+        key, why = next(iter(missing.items()))
+        others = f" (and {len(missing) - 1} others)" if len(missing) > 1 else ""
         return f"binding {self.interest.shown(key)!r} of {self._name!r}: {why}{others}"
 
 

@@ -52,7 +52,7 @@ LOOK_S = 1.0
 """Interval of the requests for held sequences."""
 IDLE_LOOKS = 10
 """While nothing is held, a route of an exchange asks once in so many intervals whether its queue is bound. A dynamic route asks
-once in so many intervals again for bindings that were refused."""
+once in so many intervals again for bindings that were refused, and once for all of its bindings."""
 LOOK_RUNS = 1000
 """Runs that are asked for at a time."""
 _NOT_FOUND = 404
@@ -220,7 +220,9 @@ class RouteLife:
         self._idle = 0
         """Intervals with nothing held since the last request, or since the link was attached."""
         self._looks = 0
-        """Intervals since refused bindings were asked for."""
+        """Intervals since refused bindings were asked for, or since the link was attached."""
+        self._doubts = False
+        """Whether the bindings are still to be read a second time over this connection."""
         self._goes_on = False
         """Whether GoOn was said, and the turn has not come."""
         self._awaits_bindings = False
@@ -363,6 +365,7 @@ class RouteLife:
     def attached(self) -> list[Effect]:
         """Messages may come."""
         self.state, self.error, self._idle = RUNNING, "", 0
+        self._looks, self._doubts = 0, True
         return [Wake(LOOK_S)]
 
     def woken(self, held: Runs) -> list[Effect]:
@@ -387,6 +390,9 @@ class RouteLife:
         self._looks = (self._looks + 1) % IDLE_LOOKS
         if self.bindings is None or self._looks:
             return []
+        if self._doubts:
+            self._doubts = False
+            self.bindings.doubt()
         self.bindings.retry()
         return self._propagate(self.bindings)
 

@@ -76,7 +76,7 @@ class RouteRunner:
         self._told = ""
         """The last reason in the log file why it does not run: each reason is logged once, until it has run for a second."""
         self._missing = ""
-        """The last line in the log file about bindings that are missing at the source."""
+        """What was last missing at the source. The log file has the first thing, until nothing is missing any more."""
         self._title = f"the route from {route.source} {routes.source_queue(route)} to {route.exchange}"
 
     def start(self) -> None:
@@ -198,16 +198,16 @@ class RouteRunner:
         self._request(ask, self.life.answered, self.life.refused)
 
     def _wish(self, wish: Wish) -> None:
-        def refused(status: int, text: str) -> list[Effect]:
+        def told(status: int, text: str) -> list[Effect]:
             found = self.life.bound(wish.key, status, text)
             self._say_what_is_missing()
             return found
 
-        self._request(routes.asking_for(self.route, wish), lambda body: self.life.bound(wish.key, 200, ""), refused)
+        self._request(routes.asking_for(self.route, wish), lambda body: told(200, ""), told)
 
     def _say_what_is_missing(self) -> None:
         missing = "" if self.life.bindings is None else self.life.bindings.error
-        if missing and missing != self._missing:
+        if missing and not self._missing:
             _log.warn("{route}: {missing}", route=self._title, missing=missing)
         self._missing = missing
 

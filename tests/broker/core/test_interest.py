@@ -70,11 +70,11 @@ def test_a_wish_that_was_passed_on_has_the_path_with_this_cluster_at_its_end_and
 
 def test_of_several_paths_of_one_origin_the_shortest_is_told() -> None:
     one = interest()
-    one.put("u1", "qpid-route.1", "k", passed("axy"))
+    one.put("u1", "qpid-route.1", "k", passed("ab"))
     one.put("u2", "qpid-route.2", "k", passed("ac", "e"))
-    one.put("u3", "qpid-route.3", "k", passed("ab"))
+    one.put("u3", "qpid-route.3", "k", passed("axy"))
     assert one.wanted("k", "s")[0] == passed("ed", "abd")
-    one.put("u3", "qpid-route.3", "k", None)
+    one.put("u1", "qpid-route.1", "k", None)
     assert one.wanted("k", "s")[0] == passed("ed", "acd")
     one.put("u2", "qpid-route.2", "k", passed("e"))
     assert one.wanted("k", "s")[0] == passed("ed", "axyd")

@@ -208,6 +208,18 @@ def test_a_look_shows_whether_somebody_else_has_changed_the_bindings_or_made_the
     assert not one.differs({"exchange": "x-u", "bindings": 2}), "one was being asked for at the look"
     one.answered("b", 200, "")
     assert not differs(bindings=2)
+    assert not differs(bindings=2)
+    one.doubt()
+    one.touch(wants.put("u-b", "q", "b", None))
+    one.look()
+    one.wishes()
+    assert not one.differs({"runs": []}), "it cannot be told now"
+    one.answered("b", 200, "")
+    one.touch(wants.put("u-b", "q", "b", {}))
+    one.wishes()
+    one.answered("b", 200, "")
+    one.look()
+    assert one.differs({"runs": []}), "it was in doubt"
     one.read_again()
     assert (one.is_read, len(one)) == (False, 0)
     one.exchange(EXCHANGE)

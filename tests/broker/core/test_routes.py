@@ -249,6 +249,10 @@ def test_a_dynamic_route_reads_its_bindings_again_when_somebody_else_has_changed
     one.attached()
     asked = {"store": "s", "queue": "u-q", "runs": [], "bindings": "x"}
     assert look_while_idle(one) == [Ask("LEFT", "sequence", "", asked)]
+    assert one.answered({"runs": [], "exchange": "x-u", "bindings": 1}) == [WHICH], "a request of before may have come late"
+    assert one.answered(TOPIC) == [PAGE]
+    assert one.answered(bound("a")) == [Wake(LOOK_S)]
+    look_while_idle(one)
     assert one.answered({"runs": [], "exchange": "x-u", "bindings": 1}) == [Wake(LOOK_S)]
     one.woken([(1, 2)])
     assert one.answered({"runs": [2, 1], "exchange": "x-2", "bindings": 0}) == [Forget([(1, 1)]), WHICH]
