@@ -32,11 +32,12 @@ Path = tuple[str, ...]
 """The identities of clusters, from the one that has a wish to the last one that has passed it on."""
 Bound = tuple[str, str, str, Mapping[str, Any]]
 """A binding here: the queue's identity and name, key, arguments."""
+_to_json = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 
 
 def text_of(arguments: Mapping[str, Any]) -> str:
     """Arguments as a text that is equal for equal ones only: true is not 1."""
-    return json.dumps(arguments, separators=(",", ":"), sort_keys=True)
+    return _to_json(arguments)
 
 
 def fault_of_paths(queue: str, value: Any) -> str:

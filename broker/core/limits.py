@@ -451,8 +451,9 @@ MAX_BINDING_ORIGINS = 64
 """Clusters whose wish for the same messages a dynamic route tells its source; those with the longest paths are left out."""
 BINDINGS_AT_ONCE = 16
 """Requests for bindings that a dynamic route sends to its source before the first one is answered."""
-BINDINGS_COMPARED = 500
-"""Bindings that a dynamic route compares with those at its source in one turn of the reactor."""
+BINDINGS_COMPARED = 100
+"""Bindings that a dynamic route compares with those at its source in one turn of the reactor; also those that it asks for in one
+request."""
 MAX_POLICIES = 1000
 """Policies of one log. All are compared when a queue or an exchange is created."""
 MAX_ROUTE_HOPS = 16

@@ -17,6 +17,7 @@ counts. A change costs as much as itself. Pure."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,13 +56,13 @@ class Propagation:
         """Key of a binding at the source -> its arguments, as a text."""
         self._asked: dict[str, str | None] = {}
         """The same for requests without an answer; None: it is to go."""
-        self._changed: dict[str, None] = {}
+        self._changed: OrderedDict[str, None] = OrderedDict()
         """Keys that must be compared."""
         self._again: set[str] = set()
         """Those of them that wait for the answer to a request."""
         self._first: set[str] = set()
         """Keys of the first comparison that are not done yet."""
-        self._beyond: dict[str, None] = {}
+        self._beyond: OrderedDict[str, None] = OrderedDict()
         """Keys for which there is no room."""
         self._refused: dict[str, str] = {}
         """Key -> why the source has refused the last request for it."""
@@ -77,12 +78,12 @@ class Propagation:
         """There is a connection to a source of this identity."""
         self.end()
         self._source = source
-        self._has, self._refused, self._partial, self._beyond = {}, {}, {}, {}
+        self._has, self._refused, self._partial, self._beyond = {}, {}, {}, OrderedDict()
 
     def end(self) -> None:
         """There is none any more."""
         self.is_read = self._comparable = self._doubtful = False
-        self._asked, self._changed, self._again, self._first = {}, {}, set(), set()
+        self._asked, self._changed, self._again, self._first = {}, OrderedDict(), set(), set()
 
     @property
     def is_ready(self) -> bool:
@@ -136,7 +137,7 @@ class Propagation:
     def compare(self) -> None:
         """Everything is read: compare it with the interest, those first that may have to go, which makes room."""
         self.is_read = True
-        self._changed = dict.fromkeys((*self._has, *self.interest))
+        self._changed = OrderedDict.fromkeys((*self._has, *self.interest))
         self._first = set(self._changed)
 
     # ---- changing
@@ -164,8 +165,7 @@ class Propagation:
         for _ in range(limits.BINDINGS_COMPARED):
             if not self.may_go_on:
                 break
-            key = next(iter(self._changed))
-            del self._changed[key]
+            key, _ = self._changed.popitem(last=False)
             wish = self._compared(key)
             if wish is None:
                 self._first.discard(key)
@@ -207,7 +207,7 @@ class Propagation:
             if wanted is not None:
                 self._has[key] = wanted
         if self._beyond and self._has_room():
-            self.touch([next(iter(self._beyond))])
+            self.touch([self._beyond.popitem(last=False)[0]])
         if key in self._again:
             self._again.discard(key)
             self._changed[key] = None

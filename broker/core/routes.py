@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from broker.core import limits
 from broker.core.commands import RouteAdd
 from broker.core.interest import OWN_QUEUES, Interest
 from broker.core.propagation import Propagation, Wish
@@ -163,7 +164,8 @@ def asking_for(route: RouteAdd, wish: Wish) -> Ask:
 
 def _bindings_after(route: RouteAdd, after: list[Any]) -> Ask:
     """Ask for a page of the bindings of the route's queue. Sources of earlier releases give those of other queues too."""
-    return Ask("QUERY", "binding", "", {"exchange": route.exchange, "queue": source_queue(route), "after": after})
+    page = {"after": after, "count": limits.BINDINGS_COMPARED}
+    return Ask("QUERY", "binding", "", {"exchange": route.exchange, "queue": source_queue(route)} | page)
 
 
 def _with_binding(route: RouteAdd, body: dict[str, Any]) -> dict[str, Any]:

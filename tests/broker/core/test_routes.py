@@ -152,7 +152,7 @@ def test_a_route_of_an_exchange_seldom_asks_whether_it_is_bound_while_nothing_is
 
 DYNAMIC = route(kind="dynamic", key="")
 WHICH = Ask("QUERY", "exchange", "x")
-PAGE = Ask("QUERY", "binding", "", {"exchange": "x", "queue": "qpid-route.r", "after": ["x", "qpid-route.r"]})
+PAGE = Ask("QUERY", "binding", "", {"exchange": "x", "queue": "qpid-route.r", "after": ["x", "qpid-route.r"], "count": 100})
 TOPIC = {"items": [{"uuid": "x-u", "exchangeType": "topic"}]}
 
 
