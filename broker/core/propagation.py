@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from broker.core import limits
@@ -151,8 +152,8 @@ class Propagation:
                 self._changed[key] = None
 
     def retry(self) -> None:
-        """Ask for what was refused once more."""
-        self.touch(list(self._refused))
+        """Ask once more for some of what was refused; for what was refused longest ago first."""
+        self.touch(list(islice(self._refused, limits.BINDINGS_COMPARED)))
 
     @property
     def may_go_on(self) -> bool:
@@ -199,10 +200,10 @@ class Propagation:
         wanted = self._asked.pop(key)
         self._first.discard(key)
         is_so = status == _NOT_FOUND if wanted is None else status == _CONFLICT and _THERE in text
+        self._refused.pop(key, None)
         if status != _DONE and not is_so:
             self._refused[key] = text
         else:
-            self._refused.pop(key, None)
             self._has.pop(key, None)
             if wanted is not None:
                 self._has[key] = wanted

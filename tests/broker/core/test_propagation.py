@@ -118,6 +118,20 @@ def test_what_the_source_refuses_is_named_and_the_others_are_made_and_it_is_aske
     assert (one.error, len(one), one.is_ready) == ("", 3, True)
 
 
+def test_of_many_refused_bindings_some_are_asked_for_again_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = read(wanting("a", "b", "c"))
+    for wish in one.wishes():
+        one.answered(wish.key, 403, "no")
+    monkeypatch.setattr(limits, "BINDINGS_COMPARED", 2)
+    asked = []
+    for _ in range(3):
+        one.retry()
+        for wish in one.wishes():
+            asked.append(wish.key)
+            one.answered(wish.key, 403, "no")
+    assert asked == ["a", "b", "c", "a", "b", "c"]
+
+
 def test_what_the_interest_leaves_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_ROUTE_HOPS", 2)
     wants = wanting()
