@@ -490,7 +490,8 @@ class Engine:
         return sent, True
 
     def take_output(self, max_bytes: int = 1 << 24) -> list[bytes]:
-        """All bytes that wait to be written, up to `max_bytes`."""
+        """All bytes that wait to be written, up to `max_bytes`. If pieces of messages wait behind these, proton has the next one,
+        so that `pending` says that there is more."""
         pieces: list[bytes] = []
         transport, scratch = self.transport, self.scratch.area
         taken = 0
@@ -500,11 +501,11 @@ class Engine:
             front.output.clear()
         if self._layer is not None:
             return pieces
-        while taken < max_bytes:
+        while True:
             waiting = lib.pn_transport_pending(transport)
-            if waiting <= 0:
-                if self._feed(waiting):
-                    continue
+            if waiting <= 0 and self._feed(waiting):
+                continue
+            if waiting <= 0 or taken >= max_bytes:
                 break
             count = lib.pn_transport_peek(transport, scratch, min(waiting, SCRATCH_BYTES, max_bytes - taken))
             if count <= 0:

@@ -261,3 +261,19 @@ def test_what_is_taken_back_costs_the_same_for_each_however_many_messages_wait()
         assert link.unsettled == 0
     few, many = costs
     assert many < few * 15
+
+
+@pytest.mark.parametrize("presettled", [True, False])
+def test_an_engine_says_that_there_is_more_though_all_that_proton_had_was_just_taken(presettled: bool) -> None:
+    """Breaks when whoever writes the output asks for no more: the rest of the message would wait for the next event."""
+    pair = Pair()
+    engine, link = pair.client.engine, pair.sender()
+    link.send_one(LARGE, 0, presettled)
+    written = b"".join(engine.take_output(1))
+    while engine.pending:
+        waiting = int(lib.pn_transport_pending(engine.transport))
+        written += b"".join(engine.take_output(waiting))
+    assert not link.feeds
+    pair.server.engine.push(written)
+    pair.server.engine.drain()
+    assert pair.server.messages == [LARGE]
