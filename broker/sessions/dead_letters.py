@@ -330,12 +330,12 @@ class DeadLetters:
             self._stands = True
             logs.ledgers[going.log].when_committed(self._go_on)
             return True
-        copies = Counter(map(logs.ledger_of, queues))
-        if messages is not None and not all(ledger.has_room_for_letter(n * nbytes) for ledger, n in copies.items()):
+        nbytes *= len(queues)
+        if messages is not None and not all(ledger.has_room_for_letter(nbytes) for ledger in set(map(logs.ledger_of, queues))):
             self._stand(messages)
             return True
-        for ledger, n in copies.items():
-            ledger.take_letter(n * nbytes)
+        for ledger in logs.ledgers.values():
+            ledger.take_letter(nbytes)
         return False
 
     def _stand(self, messages: Messages) -> None:

@@ -36,6 +36,8 @@ class Inflow:
         self.limit_bytes = limit_bytes
         self.parts_limit_bytes = parts_limit_bytes
         self.nbytes = 0
+        self.letter_bytes = 0
+        """How many of these bytes are dead letters."""
         self._waiting: dict[Source, None] = {}
         self._with_parts: dict[Source, None] = {}
 

@@ -203,19 +203,20 @@ class Ledger:
         return fits
 
     def has_room_for_letter(self, nbytes: int) -> bool:
-        """Whether the disk has room for a dead letter of this size, with its copies: call `take_letter` before it is put. While
-        the disk is nearly full, some are still accepted from time to time: each replaces its original, and consumers of the dead
-        letters free space."""
+        """Whether the disk has room for a dead letter of this size, with its copies in all logs: call `take_letter` of every log
+        before it is put. While the disk is nearly full, some are still accepted from time to time: each replaces its original,
+        and consumers of the dead letters free space."""
         return not self.low or nbytes <= max(self._letter_most_bytes, self._spare_bytes)
 
     def take_letter(self, nbytes: int) -> None:
-        """A dead letter of this size is about to be put."""
+        """A dead letter of this size, with its copies, is about to be put, here or in another log of this broker: all logs lie in
+        one data folder, so they share the room."""
         if not (self.low and nbytes):
             return
         if nbytes <= self._letter_most_bytes:
             self._letters_spare_bytes = self._letter_most_bytes = max(self._letters_spare_bytes - nbytes, 0)
         else:
-            self._spare_bytes -= nbytes
+            self._spare_bytes = max(self._spare_bytes - nbytes, 0)
 
     @property
     def now_ms(self) -> int:
@@ -428,6 +429,7 @@ class Ledger:
         """Put a dead letter on a queue."""
         self._waits.letters += len(letter)
         self.letter_bytes += len(letter)
+        self._inflow.letter_bytes += len(letter)
         self.enqueue(node, [letter], len(letter))
 
     def dequeue(
@@ -631,6 +633,7 @@ class Ledger:
             index, waits = self._proposed.popleft()
             self._inflow.gone(waits.nbytes)
             self.letter_bytes -= waits.letters
+            self._inflow.letter_bytes -= waits.letters
             if waits.nbytes:
                 self._pace.took(waits.nbytes, self._clock.seconds() - waits.proposed_s)
             for link, runs in waits.accepts.items():
@@ -684,6 +687,7 @@ class Ledger:
 
     def _void(self) -> None:
         self._inflow.gone(sum(waits.nbytes for waits in self._all_waits()))
+        self._inflow.letter_bytes -= self.letter_bytes
         self.letter_bytes = 0
         self._proposed.clear()
         self._full.clear()
@@ -734,8 +738,11 @@ class Ledger:
             self._owner.ledger_writable(self)
 
     def on_storage_spare(self, spare_bytes: int, most_bytes: int = 0) -> None:
-        """Note that the disk, which is nearly full, takes some more dead letters, or one large one."""
-        self._letters_spare_bytes, self._letter_most_bytes = spare_bytes, max(spare_bytes, most_bytes)
+        """Note that the disk, which is nearly full, takes some more dead letters, or one large one. Those that are not written
+        yet, in any log, are among them."""
+        coming = self._inflow.letter_bytes
+        self._letters_spare_bytes = max(spare_bytes - coming, 0)
+        self._letter_most_bytes = max(self._letters_spare_bytes, most_bytes - coming)
 
     def snapshot(self) -> Iterable[BatchBuilder]:
         """The state as batches."""

@@ -781,6 +781,63 @@ def test_a_dead_letter_that_waits_for_the_disk_of_another_log_takes_no_room_in_t
         assert (b.depth("a"), b.depth("here")) == (1, 0)
         assert (b.depth("q"), b.depth("dead")) == (0, 90)
         for log in b.broker.logs.ledgers.values():
-            log.on_storage_spare(100_000)
+            log.on_storage_spare(200_000)
         b.pass_time(1.5)
         assert (b.depth("a"), b.depth("here"), b.depth("dead")) == (0, 1, 91)
+
+
+def beside(b: Bench) -> None:
+    """A queue "r" whose dead letters go to the queue "here", both in the log of this broker alone."""
+    admin = b.client(ADMIN)
+    admin.request("CREATE", "exchange", "fan", {"exchangeType": "fanout", "replicate": "all"})
+    b.queue("here", replicate="none")
+    admin.request("CREATE", "binding", "", {"exchange": "fan", "queue": "here", "key": ""})
+    b.queue("r", replicate="none", alternateExchange="fan")
+
+
+def test_dead_letters_of_both_logs_share_the_room_of_their_disk() -> None:
+    """Breaks when each log counts all of the room for itself: together they write twice as much as there is."""
+    with bench(clustered=True) as b:
+        b.upgraded()
+        letters_of(b)
+        beside(b)
+        client = b.client()
+        for queue in ("q", "r"):
+            client.send(client.sender(queue), *[bytes(1000)] * 500, ttl=1)
+        for ledger in b.broker.logs.ledgers.values():
+            ledger.on_storage_low("the disk is nearly full", 0)
+        b.pass_time(2)
+        assert (b.depth("q"), b.depth("r")) == (500, 500)
+        for ledger in b.broker.logs.ledgers.values():
+            ledger.on_storage_spare(100_000, 250_000)
+        b.pass_time(1.5)
+        assert 50 < b.depth("dead") + b.depth("here") <= 100
+        for _ in range(12):
+            for ledger in b.broker.logs.ledgers.values():
+                ledger.on_storage_spare(100_000)
+                b.pass_time(1.5)
+        assert (b.depth("q"), b.depth("r"), b.depth("dead"), b.depth("here")) == (0, 0, 500, 500)
+
+
+def test_room_on_the_disk_counts_once_while_dead_letters_are_not_written() -> None:
+    """Breaks when a slow disk shows the same room again: what was put before is not on it yet."""
+    with bench(clustered=True) as b:
+        b.upgraded()
+        letters_of(b)
+        beside(b)
+        client = b.client()
+        for queue in ("q", "r"):
+            client.send(client.sender(queue), *[bytes(1000)] * 500, ttl=1)
+        for ledger in b.broker.logs.ledgers.values():
+            ledger.on_storage_low("the disk is nearly full", 0)
+        b.pass_time(2)
+        for log in b.logs.values():
+            log.automatic = False
+        for _ in range(5):
+            for ledger in b.broker.logs.ledgers.values():
+                ledger.on_storage_spare(100_000, 250_000)
+                b.pass_time(1.5)
+        for log in b.logs.values():
+            log.commit()
+        b.settle()
+        assert 50 < b.depth("dead") + b.depth("here") <= 250
