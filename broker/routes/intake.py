@@ -99,6 +99,11 @@ class Intake:
         return self._route.uuid
 
     @property
+    def to_exchange(self) -> bool:
+        """Whether the messages go to an exchange, which takes precedence over a queue of its name."""
+        return self._route.exchange in self.logs.nodes.exchanges
+
+    @property
     def number(self) -> int:
         """By which HELD records name the origin. Stopped, when there is none any more."""
         origin = self.logs.lead.state.definitions.origins.get((self._route.uuid, self._place.key))
@@ -244,6 +249,8 @@ class Intake:
             routed = routing.find(nodes, exchange, message.subject(data) or "", data)
         elif name in nodes.queues:
             routed = Routed([nodes.queues[name]])
+            if nodes.is_going(routed.queues[0].uuid):
+                raise Stopped(f"queue {name!r} is being deleted")
         else:
             raise Stopped(f"there is no exchange and no queue named {name!r} any more")
         for queue in routed.queues:
@@ -375,7 +382,8 @@ class RouteUpload(Uploading):
     """A large message of a route. `marked` is its first part, as it is put."""
 
     def __init__(self, intake: Intake, producer: Producer, routed: Routed, marked: bytes) -> None:
-        super().__init__(intake.logs, producer, routed.queues, marked)
+        named = None if intake.to_exchange else routed.queues[0]
+        super().__init__(intake.logs, producer, routed.queues, marked, named=named)
         self._says = self._says._replace(delay_ms=0)  # the source has applied the delay already
         self._intake = intake
         self._routed = routed

@@ -248,12 +248,13 @@ class NumberedTerminus:
         """All of it at once if there is room for all of it, and else one by one."""
         number, ledger, node = known
         nbytes, logs = sum(map(len, messages)), self._links.logs
-        held_back = ledger.low or logs.closed or node.detects_duplicates
+        held_back = ledger.low or logs.closed or node.detects_duplicates or logs.nodes.is_going(node.uuid)
         if not held_back and has_room(node, len(messages), nbytes):
             ledger.enqueue(node, messages, nbytes, producer.link, first, (number, numbers), timed=producer.timed)
             return
 
         def put(producer: Producer, delivery_id: int, data: bytes) -> None:
+            routing.check_stays(logs, node)
             routing.put(logs, Routed([node]), producer, delivery_id, data, (number, (numbers[delivery_id - first],)))
 
         producer.one_by_one(first, messages, put)
@@ -285,7 +286,7 @@ class _NumberedUpload(Uploading):
     """A large message of a numbered link. When it is complete, its tag shows whether it is held already."""
 
     def __init__(self, logs: Logs, producer: Producer, target: NumberedTerminus, known: _Known, head: bytes) -> None:
-        super().__init__(logs, producer, [known.node], head)
+        super().__init__(logs, producer, [known.node], head, named=known.node)
         self._target = target
         self._known = known
 

@@ -22,7 +22,7 @@ from broker.amqp.links import Sender, Standing
 from broker.core import limits
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
-from broker.core.nodes import QueueNode, Routed, Unplaced
+from broker.core.nodes import QueueNode, Routed
 from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, OWNER_TIMEOUT, SINGLE_ACTIVE, consumer_ms_of
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
@@ -160,27 +160,27 @@ class QueueTerminus:
         """All of it at once if there is room for all of it, and else one by one."""
         node = self.node
         nbytes = sum(map(len, messages))
-        held_back = self.ledger.low or self._queues.logs.closed or node.detects_duplicates
+        logs = self._queues.logs
+        held_back = self.ledger.low or logs.closed or node.detects_duplicates or logs.nodes.is_going(node.uuid)
         if node.messages is not None and not held_back and has_room(node, len(messages), nbytes):
             self.ledger.enqueue(node, messages, nbytes, producer.link, first, timed=producer.timed)
         else:
             producer.one_by_one(first, messages, self._put)
 
     def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
+        routing.check_stays(self._queues.logs, self.node)
         routing.put(self._queues.logs, Routed([self.node]), producer, delivery_id, data)
 
     def destinations(self, producer: Producer, data: bytes) -> Routed:
         """The queue itself, while it exists. LookupError; Unplaced, while it is being deleted."""
-        nodes = self._queues.logs.nodes
-        if nodes.queue_by_uuid(self.node.uuid) is None:
+        if self._queues.logs.nodes.queue_by_uuid(self.node.uuid) is None:
             raise LookupError(f"queue {self.node.name!r} was deleted")
-        if nodes.is_going(self.node.uuid):
-            raise Unplaced
+        routing.check_stays(self._queues.logs, self.node)
         return Routed([self.node])
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
         """A large message for this queue."""
-        return Uploading(self._queues.logs, producer, [self.node], head)
+        return Uploading(self._queues.logs, producer, [self.node], head, named=self.node)
 
     def may_flow(self, producer: Producer) -> bool:
         """Not while the disk is full, nor while the queue nearly is."""

@@ -11,6 +11,9 @@ Invariants: a message is put on every queue that it is routed to, or on none; it
 has committed, including the log of an exchange that numbers or keeps it. A queue that detects the message as a duplicate counts
 as one that has it. A message that is refused, or stays where it is, gets no number and is not an exchange's last message. A
 message that a route or an operator puts through an exchange is counted there once.
+
+While the deletion of a queue is not committed, no message is put on it that names the queue (`check_stays`). What an exchange
+routes to it goes with it: the queue counts as one that is not bound any more.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker.core import message
-from broker.core.nodes import ExchangeNode, Nodes, Routed, Unplaced
+from broker.core.nodes import ExchangeNode, Nodes, QueueNode, Routed, Unplaced
 from broker.core.subscriptions import NOWHERE, Origin
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
@@ -61,6 +64,12 @@ def find(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes, origin: Or
             return Routed(found, key, through, origin)
         at = nodes.exchanges.get(at.definition.alternate) if at.definition.alternate else None
     return Routed([], key, through, origin)
+
+
+def check_stays(logs: Logs, queue: QueueNode) -> None:
+    """Unplaced, while the queue that a message names is being deleted: the message would be accepted and go with the queue."""
+    if logs.nodes.is_going(queue.uuid):
+        raise Unplaced
 
 
 def put(

@@ -26,6 +26,7 @@ from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Full, Producer, Refused, Upload, outcome_of
 from broker.sessions.room import check_places, full_text, has_room
+from broker.sessions.routing import check_stays
 
 
 class Gathering:
@@ -67,8 +68,11 @@ class Uploading:
     kept_bytes = 0
     """The log has them."""
 
-    def __init__(self, logs: Logs, producer: Producer, queues: list[QueueNode], head: bytes) -> None:
-        """`head` is its first part, which is not put yet. BadMessage, when that does not have all before the body; Unplaced."""
+    def __init__(
+        self, logs: Logs, producer: Producer, queues: list[QueueNode], head: bytes, *, named: QueueNode | None = None
+    ) -> None:
+        """`head` is its first part, which is not put yet. `named`: the queue that the message names, if it names one. BadMessage,
+        when the head does not have all before the body; Unplaced."""
         check_places(queues)
         grouped = next((queue.name for queue in queues if queue.asked.get(GROUP_KEY)), None)
         if grouped is not None:
@@ -82,6 +86,7 @@ class Uploading:
         self._logs = logs
         self._producer = producer
         self._queues = queues
+        self._named = named
         self._lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
         self._parts: dict[Ledger, list[int]] = {logs.ledger_of(queue): [] for queue in queues}
         self._nbytes = 0
@@ -132,7 +137,9 @@ class Uploading:
                 raise Full(text, queue.name)
 
     def _still_there(self) -> list[QueueNode]:
-        """The queues of it that were not deleted meanwhile."""
+        """The queues of it that were not deleted meanwhile. Unplaced."""
+        if self._named is not None:
+            check_stays(self._logs, self._named)
         by_uuid = self._logs.nodes.queue_by_uuid
         there = [by_uuid(queue.uuid) is not None for queue in self._queues]
         if not all(there):

@@ -183,6 +183,19 @@ def test_while_the_disk_is_nearly_full_what_is_not_taken_is_released_and_not_rem
         assert bodies(b) == ["1"]
 
 
+@pytest.mark.parametrize("size", [0, LARGE])
+def test_what_is_sent_while_the_queue_is_being_deleted_is_released_and_not_remembered(size: int) -> None:
+    with bench(part_bytes=16 * 1024) as b:
+        b.queue("q")
+        client, link = link_of(b)
+        b.begin_deletion("q", ifEmpty=True)
+        send(client, link, 1, size=size)
+        assert statuses(client, link) == [RELEASED]
+        assert held(b) == [[]]
+        b.commit_all()
+        assert "q" not in b.broker.nodes.queues
+
+
 def test_a_large_message_is_there_once_and_its_parts_go_when_it_comes_again() -> None:
     with bench(part_bytes=16 * 1024) as b:
         b.queue("q")

@@ -329,6 +329,21 @@ def test_what_goes_to_a_queue_that_has_no_place_yet_is_released_and_on_no_other_
         assert (b.depth("all"), b.depth("q")) == (1 if sent_to else 0, 1)
 
 
+@pytest.mark.parametrize("nbytes", [1, 2 * limits.PART_BYTES])
+def test_a_message_for_a_queue_that_is_being_deleted_is_released(nbytes: int) -> None:
+    """Breaks when it is accepted and goes with the queue, though the queue was to be deleted only if it was empty."""
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        producer = client.sender("q")
+        b.begin_deletion("q", ifEmpty=True)
+        (sent,) = client.send(producer, bytes(nbytes))
+        b.commit_all()
+        assert sent.remote_state == proton.Delivery.RELEASED
+        assert "q" not in b.broker.nodes.queues
+        assert condition(producer) == "amqp:resource-deleted"
+
+
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("nbytes", [1, 2 * limits.PART_BYTES])
 def test_an_exchange_that_is_deleted_ends_the_links_of_its_producers(again: bool, nbytes: int) -> None:

@@ -425,6 +425,36 @@ def test_a_route_whose_destination_queue_is_deleted_says_so_and_goes_on_when_the
 
 
 @pytest.mark.parametrize("size", [10, LARGE])
+def test_a_route_stops_while_its_destination_queue_is_being_deleted_and_the_message_stays(net: Network, size: int) -> None:
+    """Breaks when the message is put behind the end of the queue: it leaves the source, and nobody has it."""
+    net.route("b", "a", "in", "out")
+    there = net.brokers["b"]
+    there.begin_deletion("in", ifEmpty=True)
+    net.send("a", "out", "x" * size)
+    assert net.item("b")["lastError"] in ("queue 'in' is being deleted", "nothing large is taken now")
+    there.commit_all()
+    net.pass_time(12)
+    assert net.item("b")["lastError"] == "there is no exchange and no queue named 'in' any more"
+    assert (net.item("b")["taken"], net.brokers["a"].depth("out")) == (0, 1)
+    there.queue("in")
+    net.pass_time(12)
+    assert (net.bodies("b", "in"), net.brokers["a"].depth("out")) == (["x" * size], 0)
+
+
+def test_a_route_to_an_exchange_goes_on_while_a_queue_there_is_being_deleted(net: Network) -> None:
+    for queue in ("stays", "goes"):
+        net.ask("b", "CREATE", "queue", queue)
+        net.ask("b", "CREATE", "binding", exchange="amq.fanout", queue=queue, key="")
+    net.route("b", "a", "amq.fanout", "out")
+    there = net.brokers["b"]
+    there.begin_deletion("goes")
+    net.send("a", "out", 1)
+    there.commit_all()
+    net.pass_time(0.5)
+    assert (net.bodies("b", "stays"), net.item("b")["lastError"], net.brokers["a"].depth("out")) == ([1], "", 0)
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
 def test_an_exchange_counts_what_a_route_has_put_through_it_and_not_what_stays_at_the_source(net: Network, size: int) -> None:
     net.ask("b", "CREATE", "queue", "small", arguments={"qpid.max_count": 3, "qpid.flow_stop_count": 0})
     net.ask("b", "CREATE", "binding", exchange="amq.topic", queue="small", key="x")
