@@ -26,7 +26,7 @@ from cproton_ffi import ffi, lib
 
 from broker.amqp.data import Condition, condition_text, map_of, names_of, put_value, set_condition, text_of
 from broker.amqp.gathering import Gathering
-from broker.amqp.links import Link, Receiver, Sender
+from broker.amqp.links import Link, Receiver, Sender, txn_id_of
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
 from broker.amqp.unfinished import Unfinished
 from broker.core import limits, packs, sasl, values
@@ -70,6 +70,9 @@ class EngineListener(Protocol):
     def on_messages(self, engine: Engine, link: Receiver) -> None:
         """`link.inbox` has filled: `link.take` it."""
 
+    def on_lost_post(self, engine: Engine, txn_id: bytes) -> None:
+        """A message in this transaction has come on a link that this side has ended, and is dropped. Told before what follows."""
+
     def on_outcomes(self, engine: Engine, link: Sender) -> None:
         """Outcomes have arrived: get them by `link.take_outcomes`."""
 
@@ -101,6 +104,9 @@ class _Nobody:
         """Nothing follows."""
 
     on_credit = on_outcomes
+
+    def on_lost_post(self, engine: Engine, txn_id: bytes) -> None:
+        """Nothing follows."""
 
     def on_close(self, engine: Engine, reason: str) -> None:
         """Nothing follows."""
@@ -672,6 +678,7 @@ class Engine:
         """Drop data on a link that this side has closed, because proton would keep it. When the link was closed, at most the
         session's window was in transit, in frames. A peer that sends more ignores the end of the link, and only the end of the
         connection can stop it."""
+        self._lose_post(txn_id_of(delivery))
         nbytes = lib.pn_delivery_pending(delivery)
         if lib.pn_delivery_partial(delivery):  # if it were settled now, we would not see its remaining parts
             while lib.pn_link_recv(handle, self.scratch.area, SCRATCH_BYTES) > 0:
@@ -683,6 +690,11 @@ class Engine:
         if came > limits.SESSION_WINDOW_BYTES and self._door is not None and self._door.refusal is None:
             self._door.refuse(Refusal(LIMIT_EXCEEDED, "the client sent more than a session's window on a link after its end"))
             self._deaf = True
+
+    def _lose_post(self, txn_id: bytes | None) -> None:
+        """A message is dropped, which came in this transaction, if it came in one."""
+        if txn_id is not None:
+            self.listener.on_lost_post(self, txn_id)
 
     def told_nothing_new(self) -> None:
         """There was an event of a delivery that brings nothing. If a disposition has named it: one of some thirty bytes names all
@@ -837,10 +849,12 @@ class Engine:
     def forget(self, link: Link) -> None:
         """A link that this side has closed: the listener gets no further events of it."""
         if self._links.pop(link.handle, None) is not None:
-            link.open = False
             if isinstance(link, Receiver):
+                for txn_id in (*link.posted.values(), link.coming_in):
+                    self._lose_post(txn_id)
                 self.gathering.finished(link)
-            elif isinstance(link, Sender) and link.unsettled:
+            link.open = False
+            if isinstance(link, Sender) and link.unsettled:
                 self._left[link.handle] = link.unsettled
 
     @property

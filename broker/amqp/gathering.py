@@ -204,7 +204,6 @@ class Gathering:
         link.partial = None
         link.parted = 0
         link.inbox.clear()
-        link.posted.clear()
         link.reason = str(condition)
         link.engine.lost(link)
         link.close(condition)

@@ -385,14 +385,14 @@ class Receiver(Link):
 
     def note_state(self, delivery: Any) -> None:
         """The next message in the inbox has a delivery state."""
-        txn_id = _txn_id(delivery)
+        txn_id = txn_id_of(delivery)
         if txn_id is not None:
             self.posted[len(self.inbox)] = txn_id
 
     @property
     def coming_in(self) -> bytes | None:
         """The id of the transaction of the message whose parts are arriving; None: it has none."""
-        return _txn_id(lib.pn_link_current(self.handle)) if self.open else None
+        return txn_id_of(lib.pn_link_current(self.handle)) if self.open else None
 
     def flow(self, count: int, may_flow: bool = True) -> bool:
         """The peer may get credit for `count` more messages: grant it, together with held credit; or hold it, if `may` is
@@ -986,7 +986,7 @@ def _put_source(source: Any, standing: Standing) -> None:
         put_value(lib.pn_terminus_capabilities(source), values.symbols(standing.capabilities))
 
 
-def _txn_id(delivery: Any) -> bytes | None:
+def txn_id_of(delivery: Any) -> bytes | None:
     """The id of the transaction that a delivery's state names; None when it names none."""
     if delivery == NULL or lib.pn_delivery_remote_state(delivery) != TRANSACTIONAL:
         return None

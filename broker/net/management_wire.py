@@ -317,6 +317,9 @@ class Wire(Protocol):
         """From now on call `on_answer(number, answer or refusal text)`."""
         self._on_answer = on_answer
 
+    def on_lost_post(self, engine: Engine, txn_id: bytes) -> None:
+        """Messages of a broker are in no transaction."""
+
     def on_outcomes(self, engine: Engine, link: Sender) -> None:
         """What the broker says of the messages that the requests were in."""
         if link.context is not None:

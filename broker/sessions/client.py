@@ -173,6 +173,10 @@ class ClientSession:
             link.context.take()
             self._inflow.brought(self._connection)
 
+    def on_lost_post(self, txn_id: bytes) -> None:
+        """A message in this transaction came on a link that this side has ended."""
+        self.transactions.lost(txn_id)
+
     def on_outcomes(self, link: Sender) -> None:
         """Outcomes have come."""
         if link.context is not None:

@@ -62,6 +62,9 @@ class Session(Protocol):
     def on_messages(self, link: Receiver) -> None:
         """Messages have come: take them."""
 
+    def on_lost_post(self, txn_id: bytes) -> None:
+        """A message in this transaction came on a link that this side has ended."""
+
     def on_outcomes(self, link: Sender) -> None:
         """Outcomes have come: take them."""
 
@@ -542,6 +545,10 @@ class Connection(TwistedProtocol):
         """Messages."""
         if not self._gone:
             self.session.on_messages(link)
+
+    def on_lost_post(self, engine: Engine, txn_id: bytes) -> None:
+        """A message of a transaction that nothing takes any more."""
+        self.session.on_lost_post(txn_id)
 
     def on_outcomes(self, engine: Engine, link: Sender) -> None:
         """Outcomes of sent deliveries."""

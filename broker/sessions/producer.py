@@ -189,6 +189,8 @@ class Producer(LinkEnd):
         posted = link.take_posted() if link.posted else None
         first, messages = link.take()
         if link.account.credit < 0:
+            for txn_id in () if posted is None else posted.values():
+                self.session.transactions.lost(txn_id)
             self._end_heedless(-link.account.credit)
         elif posted:
             self._sort_by_transaction(first, messages, posted)

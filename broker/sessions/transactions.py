@@ -8,9 +8,9 @@ coordinator's link, of the connection or of this broker's service. Then nothing 
 available again; after a discharge, their delivery count is raised.
 
 Invariants: the log has the whole transaction in one batch or nothing of it; the content of a transaction is limited (`Account`);
-a transaction with a refused part is never committed, nor is one that was open when a message of its connection went back to its
-queue, because an outcome of it in the transaction would be lost (broker.sessions.overdue); only its own connection knows a
-transaction, and no other one has its id.
+a transaction with a refused part is never committed, nor is one of which a message was dropped with a link that this side ended,
+nor one that was open when a message of its connection went back to its queue, because an outcome of it in the transaction would
+be lost (broker.sessions.overdue); only its own connection knows a transaction, and no other one has its id.
 
 A queue that is only on this broker is in a separate log. A transaction over both logs is written to the cluster's log first, and
 to the local one when that is committed. A failover in between loses what a failover always loses: the queues of only this broker.
@@ -36,6 +36,7 @@ from broker.sessions.logs import Logs
 from broker.sessions.passing import pass_on, too_long
 from broker.sessions.room import check_places, full_text, has_room
 
+_LOST = "one of its messages came on a link that the broker has ended, and was dropped"
 _LIMIT = "amqp:resource-limit-exceeded"
 _OUTCOMES = (1 << TRANSACTION_SHIFT) - 1
 
@@ -282,6 +283,10 @@ class Transactions:
         one = self._open.get(txn_id)
         if one is not None:
             one.account.fail(why)
+
+    def lost(self, txn_id: bytes) -> None:
+        """A message of this transaction was dropped with its link, which this side has ended."""
+        self.refuse(txn_id, _LOST)
 
     def fail_open(self, why: str) -> None:
         """Something has happened that a client may not know of when it discharges a transaction that is open now: none of them

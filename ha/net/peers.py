@@ -242,6 +242,9 @@ class _Outgoing(TwistedProtocol):
     def on_messages(self, engine: Engine, link: Receiver) -> None:
         """No messages arrive here."""
 
+    def on_lost_post(self, engine: Engine, txn_id: bytes) -> None:
+        """No messages arrive here."""
+
     def on_outcomes(self, engine: Engine, link: Sender) -> None:
         """Everything is sent settled."""
 
@@ -499,6 +502,9 @@ class IncomingPeer:
         if self._messages >= limits.PEER_CREDIT_LOT or self._bytes >= SESSION_WINDOW_BYTES // 4:
             link.flow(self._messages)
             self._messages = self._bytes = 0
+
+    def on_lost_post(self, txn_id: bytes) -> None:
+        """A member has no transactions."""
 
     def on_outcomes(self, link: Sender) -> None:
         """Nothing is sent over this connection."""

@@ -7,6 +7,7 @@ from typing import Any
 import proton
 import pytest
 
+from broker.amqp.data import Condition
 from broker.core import limits
 from broker.core.records import Batch
 from broker.core.transactions import DECLARED, LOCAL_TRANSACTIONS, TRANSACTIONAL
@@ -662,3 +663,54 @@ def test_a_transaction_with_a_message_for_a_queue_that_is_being_deleted_is_undon
     bench.commit_all()
     assert refusal(asked)[0] == "amqp:transaction:rollback"
     assert ("bills" in bench.broker.nodes.queues, bench.depth("orders")) == (False, 1)
+
+
+def ended(bench: Bench, queue: str) -> None:
+    """The broker ends the producers of a queue; their clients do not know of it yet."""
+    node = bench.broker.nodes.queues[queue]
+    for producer in list(bench.broker.queues.at(node).producers):
+        producer.session.end_link(producer.link, Condition("amqp:unauthorized-access", "other rules are in force"))
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_transaction_with_a_message_on_a_link_that_the_broker_has_ended_is_undone(bench: Bench, settled: bool) -> None:
+    """Breaks when the message, which was on its way, is dropped and the others are committed without it."""
+    one = Transactor(bench)
+    orders = one.client.sender("orders")
+    bills = one.client.sender("bills", "b", presettled=settled)
+    txn_id, other = one.declare(), one.declare()
+    one.post(orders, txn_id, "kept")
+    one.post(orders, other, "of another transaction")
+    ended(bench, "bills")
+    one.post(bills, txn_id, "dropped", settle=False)
+    asked = one.ask("amqp:discharge:list", [txn_id, False])
+    assert refusal(asked) == (
+        "amqp:transaction:rollback",
+        "the transaction was undone: one of its messages came on a link that the broker has ended, and was dropped",
+    )
+    assert one.discharge(other).remote_state == A
+    assert (bench.depth("orders"), bench.depth("bills")) == (1, 0)
+
+
+@pytest.mark.parametrize("what", ["too large", "without credit"])
+def test_a_transaction_that_loses_messages_with_a_link_that_breaks_a_rule_is_undone(what: str) -> None:
+    """Breaks when those that came just before are dropped with the link, and what else is in the transaction is committed."""
+    made = Bench(max_message_bytes=200_000)
+    for name in ("orders", "bills"):
+        made.queue(name)
+    one = Transactor(made)
+    orders, bills = one.client.sender("orders"), one.client.sender("bills")
+    txn_id = one.declare()
+    one.post(orders, txn_id, "kept")
+    if what == "too large":
+        one.post(bills, txn_id, "small", settle=False)
+        one.post(bills, txn_id, bytes(250_000), settle=False)
+    else:
+        (producer,) = made.broker.queues.at(made.broker.nodes.queues["bills"]).producers
+        producer.link.account.credit = 1  # less than the client has been given
+        for _ in range(2):
+            one.post(bills, txn_id, "m", settle=False)
+    asked = one.ask("amqp:discharge:list", [txn_id, False])
+    assert refusal(asked)[0] == "amqp:transaction:rollback"
+    assert (made.depth("orders"), made.depth("bills")) == (0, 0)
+    made.close()
