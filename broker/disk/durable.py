@@ -119,6 +119,17 @@ def remove_durably(disk: Disk, path: Path) -> None:
         raise refused(error, "remove", path) from error
 
 
+def remove_if_there(disk: Disk, path: Path) -> None:
+    """The same for a file that is durably absent if it does not exist: then nothing is synced."""
+    try:
+        disk.unlink(path)
+        disk.sync_folder(path.parent)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise refused(error, "remove", path) from error
+
+
 def refused(error: OSError, doing: str, path: Path | str) -> StorageError:
     """The StorageError for an error of the operating system."""
     if error.errno in NO_ROOM:

@@ -24,7 +24,7 @@ from broker.disk import checkpoint as checkpoints
 from broker.disk.bodies import BodyWriter, Readers, Unreadable
 from broker.disk.checkpoint import Checkpoint, LogFiles
 from broker.disk.compaction import Compacted, GivenUp, Pace
-from broker.disk.durable import StorageError, opened, remove_durably, replace_durably, seal_json
+from broker.disk.durable import StorageError, opened, remove_if_there, replace_durably, seal_json
 from broker.disk.files import REAL_DISK, Disk, Space
 from broker.disk.hard_state import HardState
 from broker.disk.holdings import Holdings
@@ -226,7 +226,7 @@ class Journal:
     def floor_passed(self) -> None:
         """The store has all that the primary has. Note durably that it is no longer blank or below a floor. StorageError."""
         self._save(recovery.WHOLE, lambda: replace_durably(self.disk, self._folder / recovery.WHOLE, b""))
-        remove_durably(self.disk, self._folder / recovery.FLOOR)
+        remove_if_there(self.disk, self._folder / recovery.FLOOR)  # the start of this log has made its names durable
 
     def damaged(self, place: int, why: str) -> None:
         """An acknowledged body is damaged. Note durably that this store must be fetched from the primary again.

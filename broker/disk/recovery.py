@@ -329,6 +329,7 @@ class _Recovery:
                         self.disk, fd, read_whatever(self.disk, segment.fd, min(_BLOCK, dirty_end - at), at), at - segment.end
                     )
                 self.disk.sync(fd)
+            self.disk.sync_folder(self.folder)
         except OSError as error:
             self.notes.append(f"cannot write {target} ({error.strerror}): no copy of the damaged bytes is kept")
             unlink_if_there(self.disk, target)
@@ -442,10 +443,11 @@ class _Recovery:
         needed = {segment.path for segment in self.kept} | {body.path for body in self.bodies.values()}
         found = [path for _, path in segments.listed(self.disk, self.folder)]
         found += [self.folder / file.name for file in bodies.listed(self.disk, self.folder)]
-        for path in found:
-            if path not in needed:
-                unlink_if_there(self.disk, path)
-        self.disk.sync_folder(self.folder)
+        unlisted = [path for path in found if path not in needed]
+        for path in unlisted:
+            unlink_if_there(self.disk, path)
+        if unlisted:
+            self.disk.sync_folder(self.folder)
 
     def take_damage(self) -> None:
         """If the file `damaged` reports a rotten body: make the end of the log, as far as it is known, the floor, and prepare an
@@ -506,10 +508,12 @@ def recover(
 
 def _recover(work: _Recovery, segment_bytes: int) -> tuple[Recovered, list[Segment]]:
     folder, disk = work.folder, work.disk
-    for name in disk.names(folder):
+    names = disk.names(folder)
+    for name in names:
         if name.endswith(ASIDE):
             disk.unlink(folder / name)
-    disk.sync_folder(folder)  # a killed process may have left names that are not durable; from now on we rely on them
+    if names:
+        disk.sync_folder(folder)  # a killed process may have left names that are not durable; from now on we rely on them
     saved = hard_state.recover(disk, folder, work.notes)
     work.look_at_files()
     work.take_damage()
@@ -520,6 +524,7 @@ def _recover(work: _Recovery, segment_bytes: int) -> tuple[Recovered, list[Segme
         found = work.checkpoint()
     base = Position(found.epoch, found.index) if found else Position(0, 0)
     resetting = work.resetting()
+    is_new = not (saved or found or resetting or segments.listed(disk, folder))
     if resetting is None:
         if not segments.listed(disk, folder) and (saved or found or exists(disk, folder / WHOLE)):
             work.become_blank("the log's segments are missing")
@@ -531,7 +536,9 @@ def _recover(work: _Recovery, segment_bytes: int) -> tuple[Recovered, list[Segme
             work.refuse(f"the log does not continue after its checkpoint of batch {found.index}")
         work.notes.append(f"{folder}: the log is older than its checkpoint of batch {found.index}, so a new log begins after it")
     work.set_spoilt_aside()
-    if resetting is not None or not work.kept or (found and not work.fits(found)):
+    if is_new:  # nothing is dropped: a crash before the segment has its name leaves a new log again
+        work.kept.append(segments.create(folder, work.take_number(), base, segments.size_after(0, segment_bytes), disk))
+    elif resetting is not None or not work.kept or (found and not work.fits(found)):
         spared = {body.path for body in work.bodies.values()}
         size = segments.size_after(0, segment_bytes)
         work.kept[:] = [reset(work.kept, folder, work.take_number(), base, size, disk, spared)]

@@ -27,6 +27,7 @@ from broker.disk.durable import (
     remove_durably,
     replace_durably,
     seal_json,
+    unlink_if_there,
 )
 from broker.disk.files import REAL_DISK, Disk, LockHeld
 from broker.disk.inspection import LogInfo, log_info
@@ -93,12 +94,14 @@ class Store:
             raise _cannot_open(folder, error) from error
         try:
             identity = _identity(disk, folder)
+            was_clean = exists(disk, folder / _CLEAN)
             if identity is None:
                 identity = {"format": FORMAT, "store_id": host.new_id(), "cluster_id": ""}
+                unlink_if_there(disk, folder / _CLEAN)  # durable when the identity is
                 disk.sync_folder(folder.parent)
                 replace_durably(disk, folder / IDENTITY, seal_json(identity))
-            was_clean = exists(disk, folder / _CLEAN)
-            remove_durably(disk, folder / _CLEAN)
+            else:
+                remove_durably(disk, folder / _CLEAN)
         except BaseException as error:
             disk.close(lock)
             if isinstance(error, OSError):

@@ -13,7 +13,9 @@ import pytest
 
 from broker.core.records import parse_header
 from broker.disk.durable import DamagedStore, NewerFormat, StorageError, seal_json
+from broker.disk.files import RealDisk
 from broker.disk.store import LogInfo, Store, StoreInUse, StoreOfAnotherCluster, inspect
+from broker.host import Host
 from tests.broker.disk.logs import SMALL, Log, Reactor, batch, batches, flip
 
 ROOT = Path(__file__).parents[3]
@@ -28,6 +30,49 @@ def filled(folder: Path) -> Store:
     journal.append(batches(1, 100, epoch=3), reactor.on_durable)
     reactor.until(lambda: bool(reactor.durable))
     return store
+
+
+class Syncs(RealDisk):
+    """A disk that notes the name of each file and folder that is synced."""
+
+    def __init__(self) -> None:
+        self.names_of: dict[int, str] = {}
+        self.synced: list[str] = []
+
+    def open(self, path: Path, flags: int) -> int:
+        fd = super().open(path, flags)
+        self.names_of[fd] = path.name
+        return fd
+
+    def sync(self, fd: int) -> None:
+        self.synced.append(self.names_of[fd])
+        super().sync(fd)
+
+    def sync_folder(self, folder: Path) -> None:
+        self.synced.append(f"{folder.name}/")
+        super().sync_folder(folder)
+
+
+def test_a_start_syncs_what_a_crash_must_not_undo_and_nothing_twice(tmp_path: Path) -> None:
+    """Breaks when the first start of a store, or any other one, waits for its disk without a reason."""
+    disk, reactor = Syncs(), Reactor()
+    segment = "00000000000000000001.seg"
+
+    def started() -> list[str]:
+        disk.synced.clear()
+        store = Store.open(tmp_path / "data", host=Host(disk=disk), segment_bytes=SMALL)
+        journal, found = store.journal("local", call_in_reactor=reactor.call, on_error=reactor.on_error)
+        if found.blank:
+            journal.floor_passed()
+        synced = disk.synced[:]
+        store.close()
+        return synced
+
+    identity = [f"{tmp_path.name}/", "store.json.tmp", "data/"]
+    log = ["data/", f"{segment}.tmp", "local/", "hard-state.tmp", "local/"]
+    assert started() == [*identity, *log, "whole.tmp", "local/"]
+    names = ["data/", "data/", "local/"]
+    assert started() == [*names, "hard-state", segment], "what a killed process may have left, and the mark of the clean end"
 
 
 def test_a_store_keeps_its_id(tmp_path: Path) -> None:
