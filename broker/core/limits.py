@@ -338,6 +338,10 @@ MAX_TURN_MESSAGES = 256
 MAX_TURN_LETTERS = 64
 """Dead letters that a queue sends in one turn of the reactor."""
 
+MAX_LETTERS_WAITING = 10_000
+"""Dead letters of a queue of which each has its entry in memory while they wait. Of expired messages behind these, only the runs
+of their sequences are in memory."""
+
 MAX_HELD_BACK = 2048
 """Messages of a queue that are examined in one turn and cannot be delivered now: expired and delayed ones."""
 

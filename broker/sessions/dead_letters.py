@@ -8,14 +8,18 @@ it goes where a message without a subject goes; if no queue accepts that, or a h
 is kept, and tried again. A large message is passed on with the same parts, so its copy does not contain the reason; one that
 would go to another log or to a queue with groups is kept as well.
 
+Consumers of a queue go on while its dead letters cannot leave, so all of a large backlog may expire under them. Behind
+`limits.MAX_LETTERS_WAITING` that wait one by one, expired messages wait as runs of sequences (`_more`), which take little memory.
+
 Invariants: messages that wait here are not delivered; they leave in the order in which they were added, except those that cannot
-be put anywhere at the moment; when one is sent, it is withdrawn (`withdraw`), so that nothing else is done with it until that is
-committed; a message that cannot be read stays on its queue, and is not counted; what is kept or stays holds no group of messages;
-no message leaves its queue before its copies are safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`, and one
-second tries at most so many of those that are kept; while a log has `limits.LETTERS_INFLOW_BYTES` of letters to commit, none is
-sent and no body is read for one; nor while a queue that the next one goes to is being deleted, because it would be lost there, or
-while a disk is nearly full and takes no more letters, or this broker does not have the alternate exchange; on a broker that
-leaves, a rejected message that cannot go is given back, for the drain.
+be put anywhere at the moment, and expired ones in runs, which leave in their order on the queue; when one is sent, it is
+withdrawn (`withdraw`), so that nothing else is done with it until that is committed; a message that cannot be read stays on its
+queue, and is not counted; what is kept or stays holds no group of messages; no message leaves its queue before its copies are
+safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`, and one second tries at most so many of those that are
+kept; while a log has `limits.LETTERS_INFLOW_BYTES` of letters to commit, none is sent and no body is read for one; nor while a
+queue that the next one goes to is being deleted, because it would be lost there, or while a disk is nearly full and takes no more
+letters, or this broker does not have the alternate exchange; on a broker that leaves, a rejected message that cannot go is given
+back, for the drain.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from twisted.logger import Logger
 from broker.core import letters, limits, message
 from broker.core.letters import DELIVERY_LIMIT, EXPIRED, REJECTED
 from broker.core.nodes import ExchangeNode, QueueNode, Routed, Unplaced
+from broker.core.origins import Held
 from broker.core.parts import Manifest
 from broker.core.queues.arguments import GROUP_KEY
 from broker.core.records import runs_of
@@ -95,6 +100,7 @@ class DeadLetters:
         "_kept",
         "_later",
         "_logs",
+        "_more",
         "_origin",
         "_retries",
         "_schedule",
@@ -107,6 +113,8 @@ class DeadLetters:
     def __init__(self, origin: Origin, logs: Logs, schedule: Schedule) -> None:
         self.waiting: dict[int, str] = {}
         """Sequence -> reason, in the order in which they are to leave."""
+        self._more = Held()
+        """Expired ones behind those. They are not available on the queue, and hold no group."""
         self._origin = origin
         self._logs = logs
         self._schedule = schedule
@@ -130,8 +138,12 @@ class DeadLetters:
 
     def add(self, sequences: Iterable[int], reason: str) -> None:
         """Add messages that must leave. The caller ensures that they are not delivered any more."""
-        added = dict.fromkeys(sequences, reason)
-        self.waiting.update(added)
+        added = list(sequences)
+        if reason == EXPIRED and (self.has_more or len(self.waiting) >= limits.MAX_LETTERS_WAITING):
+            for first, count in runs_of(added):
+                self._more.add(first, count)
+        else:
+            self.waiting.update(dict.fromkeys(added, reason))
         messages = self._origin.node.messages
         if self._blocked and messages is not None:
             messages.order.set_aside(added)
@@ -141,6 +153,8 @@ class DeadLetters:
         """The messages that were to leave for this reason, have not left, and are to stay: they are forgotten here."""
         places = (self.waiting, self._later, self._kept)
         found = [each for some in places for each, why in some.items() if why == reason and stays(each)]
+        if reason == EXPIRED:
+            found += [each for first, count in self._more.runs() for each in range(first, first + count) if stays(each)]
         self.forget(found)
         return found
 
@@ -150,6 +164,22 @@ class DeadLetters:
             for some in (self.waiting, self._later, self._kept):
                 some.pop(each, None)
             self._heads.pop(each, None)
+            if self.has_more:
+                self._more.remove(each, 1)
+        self._refill()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether more expired messages wait than are in `waiting`."""
+        return self._more.n_runs > 0
+
+    def _refill(self) -> None:
+        """While few are in `waiting`, move expired ones there from the runs behind them."""
+        while self.has_more and len(self.waiting) < limits.MAX_TURN_MESSAGES:
+            ((first, count),) = self._more.runs(most=1)
+            count = min(count, limits.MAX_TURN_MESSAGES)
+            self._more.remove(first, count)
+            self.waiting.update(dict.fromkeys(range(first, first + count), EXPIRED))
 
     def look_again(self) -> None:
         """The broker begins to leave, or serves again: what cannot leave is looked at now."""
@@ -164,7 +194,7 @@ class DeadLetters:
 
     def __contains__(self, sequence: int) -> bool:
         """Whether this message is on its way out."""
-        return sequence in self.waiting or sequence in self._later or sequence in self._kept
+        return sequence in self.waiting or sequence in self._later or sequence in self._kept or sequence in self._more
 
     def wanted(self) -> list[int]:
         """The messages whose bodies are needed next."""
@@ -175,6 +205,7 @@ class DeadLetters:
     def clear(self) -> None:
         """The queue was deleted, or this broker stops serving."""
         self.waiting.clear()
+        self._more = Held()
         self._heads.clear()
         self._later.clear()
         self._kept.clear()
@@ -230,6 +261,7 @@ class DeadLetters:
                 stuck.append(sequence)
             del self.waiting[sequence]
             self._heads.pop(sequence, None)
+            self._refill()
         else:
             if self.waiting:
                 self._schedule.after(self._key, 0.0, self._origin.dispatch_soon)

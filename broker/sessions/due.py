@@ -129,7 +129,12 @@ class Due:
             self._arm(now_ms + EVERY_MS)
             return
         more = self._let_go(messages, now_ms)
-        if messages.expiries is not None and not queue.leaves and len(self._letters.waiting) < MOST:
+        if (
+            messages.expiries is not None
+            and not queue.leaves
+            and not self._letters.has_more
+            and len(self._letters.waiting) < MOST
+        ):
             gone = messages.expiries.take(now_ms, MOST)
             more = more or len(gone) >= MOST
             self._expire(messages, messages.expiries, gone, now_ms)

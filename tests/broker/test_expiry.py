@@ -9,9 +9,11 @@ from typing import Any
 import proton
 import pytest
 
+from broker.core import limits
 from broker.core.nodes import LOCAL
 from broker.sessions import due
-from tests.broker.clients import Bench, Client, bench
+from broker.sessions.dead_letters import DeadLetters
+from tests.broker.clients import ADMIN, Bench, Client, bench
 from tests.broker.drain_bench import Taking, send
 from tests.broker.test_dead_letters import figures, letters_of, limited, reasons
 
@@ -404,6 +406,59 @@ def test_a_delay_ends_in_time_while_many_dead_letters_cannot_leave() -> None:
         client.give(client.received[receiver.name][0][0], proton.Delivery.MODIFIED, failed=True)
         b.pass_time(1)
         assert client.bodies(receiver) == ["good", "other", "good"]
+
+
+def expired_behind_a_full_disk(b: Bench, n: int = 2000) -> tuple[Client, DeadLetters]:
+    """A queue "q" with a message for a consumer, which has it, behind `n` that have expired and cannot leave."""
+    letters_of(b)
+    client = b.client()
+    client.auto_accept = False
+    for first in range(0, n, 100):
+        client.send(client.sender("q", name=f"l{first}"), *range(first, first + 100), ttl=5)
+    client.send(client.sender("q"), "good")
+    b.lead.ledger.on_storage_low("the disk is nearly full", 0)
+    b.pass_time(6)
+    receiver = client.receiver("q", credit=10)
+    b.pass_time(3)
+    assert client.bodies(receiver) == ["good"]
+    return client, b.broker.queues.at(b.broker.nodes.queues["q"]).letters
+
+
+def test_a_backlog_that_expires_under_its_consumer_is_remembered_in_runs_and_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when each message takes memory of its own for as long as the disk is nearly full, or when those in runs stay."""
+    monkeypatch.setattr(limits, "MAX_LETTERS_WAITING", 100)
+    with clocked() as b:
+        client, letters = expired_behind_a_full_disk(b)
+        assert letters.has_more
+        assert len(letters.waiting) < 1700
+        assert all(sequence in letters for sequence in range(1, 2001))
+        b.lead.ledger.on_storage_low("")
+        b.pass_time(10)
+        assert (b.depth("q"), b.depth("dead")) == (1, 2000)
+        assert (letters.waiting, letters.has_more) == ({}, False)
+        assert client.bodies(client.receiver("dead", browse=True, credit=2001)) == list(range(2000))
+
+
+def test_what_waits_in_runs_is_purged_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_LETTERS_WAITING", 100)
+    with clocked() as b:
+        _, letters = expired_behind_a_full_disk(b)
+        status, _, _ = b.client(ADMIN).request("PURGE", "queue", "q")
+        b.pass_time(5)
+        assert (status, b.depth("q"), b.depth("dead")) == (200, 1, 0)
+        assert (letters.waiting, letters.has_more) == ({}, False)
+
+
+def test_what_waits_in_runs_stays_for_the_drain_of_a_broker_that_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_LETTERS_WAITING", 100)
+    with clocked() as b:
+        _, letters = expired_behind_a_full_disk(b)
+        terminus = b.broker.queues.at(b.broker.nodes.queues["q"])
+        terminus.due.stay()
+        assert (letters.waiting, letters.has_more) == ({}, False)
+        messages = terminus.node.messages
+        assert messages is not None
+        assert messages.order.available == 2000
 
 
 @pytest.mark.parametrize("consumer", [True, False])
