@@ -559,6 +559,8 @@ class ClusterMember:
             state = "no primary is known"
         if cut_off:
             return f"{state}. {cut_off}"
+        if replica.unfit and replica.members.addresses == (self.me,):
+            return state
         return f"{state}. All members are connected: one of them has to be promoted{self._last_refusal}"
 
     def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[Answer]:

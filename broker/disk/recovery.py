@@ -235,7 +235,10 @@ class _Recovery:
         head = segments.read_head(self.disk, fd, path)
         mark = segments.read_mark(self.disk, fd)
         if size < FIRST_BATCH or (head is None and mark is None):
-            self.become_blank(f"segment {path} ({size} bytes) has no readable header, so its content is unknown")
+            why = f"segment {path} ({size} bytes) has no readable header, so its content is unknown"
+            if self.kept and self.alone:
+                self.refuse(why, path)
+            self.become_blank(why)
         prev_epoch = head.prev_epoch if head is not None else self.kept[-1].last.epoch if self.kept else 0
         before = part.before or Position(prev_epoch, part.first_index - 1)
         number = self.numbers.get(path, 0)

@@ -22,6 +22,12 @@ from ha.core.primary import Primary
 from ha.core.pursuit import Pursuit
 from ha.core.witness import NO_CANDIDATE
 
+_WITHOUT_IT = (
+    "no other member stores this log: bring that part back, or, to go on without it, stop this broker, delete the file floor in "
+    "the folder cluster of its --data-dir, and start it again"
+)
+"""The end of the only store of a cluster is lost. Only a person can know that no broker has it that is no member any more."""
+
 
 class Candidacy:
     """The candidacy of the member that holds this office. `campaign` is the campaign in progress; `begun_without` are
@@ -67,7 +73,8 @@ class Candidacy:
         learns = role == "learner" and member.log.members_at(member.commit_index).role(member.me) != "voter"
         if learns or (not role and member.log.members_index <= member.commit_index):
             return f"{member.me} is not a voting member of the cluster ({', '.join(member.log.members.voters)})"
-        return member.halted or unfitness(member.position, member.floor)
+        lost = unfitness(member.position, member.floor)
+        return member.halted or (f"{lost}; {_WITHOUT_IT}" if lost and member.is_only_store else lost)
 
     # What people ask for
 

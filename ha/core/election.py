@@ -139,10 +139,11 @@ class Campaign:
         refusals += [
             f"{voter} has an empty store, so its vote counts only if all members vote" for voter in sorted(self.tally.provisional)
         ]
-        silences = [f"{voter} {'did not answer' if voter in connected else 'is not connected'}" for voter in self.tally.silent]
+        silent = [voter for voter in self.tally.silent if voter != me]
+        silences = [f"{voter} {'did not answer' if voter in connected else 'is not connected'}" for voter in silent]
         others = "; ".join((*refusals, *silences))
         if self.unfit:
-            return f"{self.unfit}; no other broker was elected first: {others}"
+            return f"{self.unfit}; no other broker was elected first: {others}" if others else self.unfit
         text = f"{me} got {len(self.tally.granted)} of the {self.tally.needed} votes needed ({self.round}): {others}"
         return text + self._way_out(me)
 

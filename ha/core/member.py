@@ -133,6 +133,12 @@ class Member:
         self._effects.append(Commit(index))
         return True
 
+    @property
+    def is_only_store(self) -> bool:
+        """Whether no other member stores the log."""
+        members = self.log.members
+        return {*members.addresses} - {members.witness} == {self.me}
+
     def make_whole(self) -> None:
         """This store has caught up: it may vote without restrictions and be a candidate again."""
         if self.blank or self.floor is not None:

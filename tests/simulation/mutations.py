@@ -567,8 +567,8 @@ for _, waits in self._proposed:
         "with a damaged store, is a candidate in an election",
         "ha.core.candidacy",
         "Candidacy.unfit",
-        "return member.halted or unfitness(member.position, member.floor)",
-        "return member.halted",
+        "lost = unfitness(member.position, member.floor)",
+        'lost = ""',
     ),
     "cuts-without-a-floor": Bug(
         "cuts damage out of the log without recording what it has lost",

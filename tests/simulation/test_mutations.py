@@ -40,7 +40,7 @@ LAST_CAUGHT_BY = {
     "ring-lets-go-in-a-batch-of-its-own": 3,
     "settles-what-is-not-committed": 16,
     "settles-what-is-sent": 6,
-    "stands-below-its-floor": 21,
+    "stands-below-its-floor": 60,
     "stands-unasked": 23,
     "takes-over-beside-a-voter": 4,
     "takes-the-lost-for-held": 2,

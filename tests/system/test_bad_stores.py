@@ -6,6 +6,7 @@ has the lost ones from the other brokers, and has nothing from a forger.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from proton.utils import BlockingConnection
 
 from broker.core.commands import MACHINE_VERSION
 from broker.core.records import HEADER_BYTES, MAGIC, BatchBuilder
+from broker.disk.segments import FIRST_BATCH
 from ha.amqp.replication_link import encode
 from ha.core.messages import Append
 from ha.core.versions import Versions
@@ -178,6 +180,33 @@ def test_a_standalone_broker_with_a_damaged_checkpoint_does_not_start_and_delete
         broker.start()
         broker.wait_for("standalone")
         assert received(broker, "q", 46) == list(range(24, 70))
+
+
+def test_the_only_store_of_a_cluster_that_lost_its_end_goes_on_when_an_operator_has_it(tmp_path: Path) -> None:
+    """As a file system check may leave it. Breaks when nobody says how to use what is left: 409 for ever."""
+    with cluster(tmp_path, 1, "--ha-replicate", "all") as brokers:
+        (broker,) = brokers.brokers
+        broker.create("queue", "q")
+        send(broker, "q", 0)
+        depth = broker.queue("q")["messages"]
+        broker.stop()
+        newest = sorted((broker.store / "cluster").glob("*.seg"))[-1]
+        os.truncate(newest, FIRST_BATCH + 3000)
+        broker.start()
+        broker.wait_for("joining")
+        assert "and no other broker has it" in broker.log()
+        with pytest.raises(Refused, match="delete the file floor in the folder cluster of its --data-dir"):
+            ask(broker.address, "PROMOTE", "ha", body={"reason": "test"})
+        assert broker.status()["reason"].endswith("and start it again")
+        broker.stop()
+        (broker.store / "cluster" / "floor").unlink()
+        broker.start()
+        broker.wait_for("joining")
+        brokers.promote(broker)
+        left = broker.queue("q")["messages"]
+        assert 0 < left < depth
+        send(broker, "q", COUNT)
+        assert received(broker, "q", left + COUNT) == [*range(left), *range(COUNT, 2 * COUNT)]
 
 
 def _flip(path: Path) -> None:

@@ -3,6 +3,8 @@ reported. The witness is a broker's process, or the daemon's."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from contextlib import closing
 from pathlib import Path
 
@@ -56,6 +58,41 @@ def test_two_brokers_and_a_witness_lose_nothing_and_say_what_is_on_one_disk(tmp_
         assert take(primary.address, "jobs", len(BEFORE) + len(ALONE)) == [*BEFORE, *ALONE]
         primary.kill()
         eventually(lambda: active(brokers), lambda found: found is other, "the broker that has caught up")
+        for broker in brokers.brokers:
+            broker.check_log()
+
+
+def test_what_is_left_of_the_only_copy_is_used_when_an_operator_has_it(tmp_path: Path) -> None:
+    """As docs/howto/witness.md says. The witness attests what is lost, so it must forget that, too."""
+    brokers = Cluster(tmp_path, 3, ["--ha-replicate", "all"])
+    primary, other, witness = brokers.brokers
+    for broker in brokers.brokers:
+        broker.options = [*broker.options, "--ha-witness", witness.address]
+    with closing(brokers):
+        brokers.start()
+        brokers.promote(primary)
+        primary.create("queue", "jobs")
+        assert send(primary.address, "jobs", BEFORE) == len(BEFORE)
+        brokers.level(other)
+        other.stop()
+        first, last = ALONE[:100], ALONE[100:]
+        assert send(primary.address, "jobs", first) == len(first)
+        assert send(primary.address, "jobs", last) == len(last)
+        primary.stop()
+        newest = sorted((primary.store / "cluster").glob("*.seg"))[-1]
+        os.truncate(newest, len(newest.read_bytes().rstrip(b"\0")) - 10)
+        primary.start()
+        primary.wait_for("joining")
+        other.start()
+        with pytest.raises(Refused, match="has lost a part"):
+            ask(primary.address, "PROMOTE", "ha", body={"reason": "test"})
+        for broker in brokers.brokers:
+            broker.stop()
+        (primary.store / "cluster" / "floor").unlink()
+        shutil.rmtree(witness.store)
+        brokers.start()
+        brokers.promote(primary)
+        assert take(primary.address, "jobs", len(BEFORE) + len(first)) == [*BEFORE, *first]
         for broker in brokers.brokers:
             broker.check_log()
 

@@ -549,6 +549,18 @@ def test_damage_at_the_end_costs_the_end_of_a_log_that_no_other_broker_has_and_n
     )
 
 
+def test_an_empty_newest_segment_of_a_log_that_no_other_broker_has_can_be_moved_away_alone(tmp_path: Path) -> None:
+    """As a check of the file system may leave it. Breaks when the only way out is to give up all of the log."""
+    written(tmp_path, batches(1, 60))
+    first, path = segments.listed(REAL_DISK, tmp_path)[-1]
+    path.write_bytes(b"")
+    refused(tmp_path, rf"{path} \(0 bytes\) has no readable header")
+    with pytest.raises(DamagedStore, match=f"or move only {path.name} and the later segments away, and lose their batches"):
+        recovered(tmp_path, alone=True)
+    path.unlink()
+    assert indexes(recovered(tmp_path, alone=True)) == list(range(1, first))
+
+
 def test_a_log_that_no_other_broker_has_and_that_lost_its_newest_segment_is_refused(tmp_path: Path) -> None:
     written(tmp_path, batches(1, 60))
     newest = segments.listed(REAL_DISK, tmp_path)[-1]

@@ -349,6 +349,24 @@ class TestLostStores:
         cluster.pass_time(0.3)
         assert cluster.states() == {"a": "ready", "b": "active", "c": "ready"}
 
+    def test_the_only_store_that_lost_its_tail_says_what_a_person_can_do(self) -> None:
+        """Nobody else can tell whether another broker has that tail, one that was removed or added meanwhile."""
+        cluster = led("a")
+        cluster.propose("a", 3)
+        cluster.pass_time(0.3)
+        cluster.crash("a")
+        disk = cluster["a"].disk
+        disk.floor = disk.end
+        del disk.log[2:]
+        cluster.restart("a")
+        cluster.promote("a")
+        cluster.pass_time(0.3)
+        assert last_promotion(cluster, "a").reason == (
+            "this broker's store has lost a part: it once held epoch 1, index 4 and now ends at epoch 1, index 2; no other "
+            "member stores this log: bring that part back, or, to go on without it, stop this broker, delete the file floor in "
+            "the folder cluster of its --data-dir, and start it again"
+        )
+
     def test_a_store_that_lost_its_tail_neither_stands_nor_votes_for_less(self) -> None:
         """It knows what it held: the floor. Once it holds that again, it is a voter like others."""
         cluster = led("a", "b", "c")
