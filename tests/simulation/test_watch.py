@@ -27,6 +27,7 @@ from broker.sessions.ledger import Ledger
 from broker.sessions.producer import Producer
 from ha.replicated_log import ReplicatedLog
 from tests.broker.clients import ACCEPTED, Bench, bench, statuses
+from tests.broker.test_dead_letters import limited
 from tests.simulation.checks import Checks
 from tests.simulation.checks.limits import broken_limits
 from tests.simulation.disk import SimulatedDisk
@@ -188,6 +189,20 @@ def test_a_message_that_is_given_to_a_second_consumer(watched: Watched) -> None:
     watched.fifo._cursor, watched.fifo.acquired = 1, 0
     watched.client.receiver("q", name="two")
     assert watched.checks.faults[:1] == [f"acquired: {key(1)} is given out, and another consumer has it and has not settled it"]
+
+
+def test_a_message_of_a_lost_consumer_whose_failure_is_not_committed_yet_is_kept_for_nobody(watched: Watched) -> None:
+    """It must not be given out before its count is known, which a batch says."""
+    watched.bench.upgraded()
+    limited(watched.bench, 3)
+    watched.send(1)
+    consumer = watched.bench.client()
+    consumer.auto_accept = False
+    assert len(consumer.received[consumer.receiver("q").name]) == 1
+    consumer.lose()
+    watched.bench.settle()
+    assert watched.checks.faults == []
+    assert watched.fifo.available == 1
 
 
 def test_a_message_that_stays_with_a_consumer_that_is_gone(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:

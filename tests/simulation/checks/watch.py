@@ -668,7 +668,8 @@ class Checks:
         method(subscription)
         ledger, messages = subscription.queue.ledger, subscription.node.messages
         reference = self._reference(ledger)
-        if reference is not None and messages is not None and not subscription.browse:
+        counted = subscription._has_failed  # a batch counts the failures before the messages return
+        if reference is not None and messages is not None and not (subscription.browse or counted):
             queue = reference.queues.get(messages.number)
             for sequence in held:
                 if queue is not None and sequence in queue.keys and messages.order.is_acquired(sequence):
