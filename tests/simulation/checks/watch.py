@@ -40,6 +40,7 @@ from broker.sessions.consumer import Subscription
 from broker.sessions.due import Due
 from broker.sessions.ledger import Ledger
 from broker.sessions.queue_terminus import QueueTerminus
+from broker.sessions.returns import Returns
 from ha.core import effects as do
 from ha.core.effects import PromotionEnded
 from ha.core.effects import State as Role
@@ -106,6 +107,8 @@ class Checks:
         self._folders: dict[ReplicatedLog, Path] = {}
         self._decayed: set[str] = set()
         """Members on whose disks bodies may have rotted, which nobody knows before they are read."""
+        self._returning: set[int] = set()
+        """Messages of the consumer that ends which return when what was put for them is committed."""
         self._undo: list[tuple[type, str, Any]] = []
 
     def __enter__(self) -> Checks:
@@ -132,6 +135,7 @@ class Checks:
             self._wrap(QueueTerminus, name, self._stirs)
         self._wrap(Subscription, "deliver", self._deliver)
         self._wrap(Subscription, "end", self._ended)
+        self._wrap(Returns, "_when_committed", self._returns)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -663,15 +667,20 @@ class Checks:
             if found != owner:
                 self.faults.append(f"owner: {key} is given out to {owner}, and its group is that of {found or 'nobody'}")
 
+    def _returns(self, method: Any, returns: Returns, sequences: list[int], then: Any) -> None:
+        self._returning.update(sequences)
+        method(returns, sequences, then)
+
     def _ended(self, method: Any, subscription: Subscription) -> None:
+        """What the consumer had is available now, or when the higher count of its failures is committed."""
         held = list(chain.from_iterable(subscription.link.account.unsettled()))
+        self._returning.clear()
         method(subscription)
         ledger, messages = subscription.queue.ledger, subscription.node.messages
         reference = self._reference(ledger)
-        counted = subscription._has_failed  # a batch counts the failures before the messages return
-        if reference is not None and messages is not None and not (subscription.browse or counted):
+        if reference is not None and messages is not None and not subscription.browse:
             queue = reference.queues.get(messages.number)
-            for sequence in held:
+            for sequence in (each for each in held if each not in self._returning):
                 if queue is not None and sequence in queue.keys and messages.order.is_acquired(sequence):
                     self.faults.append(f"acquired: {queue.keys[sequence]} is kept for a consumer that is gone")
 
