@@ -139,7 +139,13 @@ def path_of(resource: str, name: str = "", query: str = "", namespace: str = "de
 
 
 def manifests(file: str) -> list[Thing]:
-    """What a file of deploy/kubernetes describes."""
+    """What a file of deploy/kubernetes describes; each caller may change what it gets."""
+    return deepcopy(_read(file))
+
+
+@functools.cache
+def _read(file: str) -> list[Thing]:
+    """The same for all: to read YAML takes a hundred times as long as to copy what was read."""
     return [thing for thing in yaml.safe_load_all((MANIFESTS / file).read_text()) if thing]
 
 
