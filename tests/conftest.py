@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,13 @@ settings.register_profile("explore", deadline=None, max_examples=5_000, print_bl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 pytest_plugins = ("tests.groups", "tests.own_coverage")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What is compiled stays for the next run (tox.ini), but not what was compiled in temporary folders of former runs."""
+    if sys.pycache_prefix and not hasattr(config, "workerinput"):
+        for folder in Path(sys.pycache_prefix + tempfile.gettempdir()).glob("pytest-of-*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -100,7 +100,7 @@ def from_pypi(program: str, folder: Path, *requirements: str) -> list[str]:
     command = [sys.executable, "-c", path + "runpy.run_path(sys.argv[0], run_name='__main__')", str(HERE / program)]
     if packages.exists():
         return command
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(packages), *requirements]
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(packages), *requirements]
     try:
         made = subprocess.run(install, capture_output=True, text=True, timeout=INSTALL_S, check=False)
     except subprocess.TimeoutExpired:
