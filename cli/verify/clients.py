@@ -35,12 +35,12 @@ from typing import Any
 from cproton_ffi import ffi, lib
 from proton import Condition, Delivery, Handler, Message, MessageException, symbol
 from proton.handlers import EndpointStateHandler
-from proton.reactor import Container, LinkOption
+from proton.reactor import LinkOption
 
 from broker.core.links import NUMBERED
 from broker.core.sasl_client import Login
 from broker.tls_files import TlsFiles
-from cli.verify.channel import UNAUTHORIZED, Gate
+from cli.verify.channel import UNAUTHORIZED, Gate, Gated
 from cli.verify.core.bodies import Bodies, Name, read_id, write_id
 from cli.verify.core.checker import Stream
 from cli.verify.core.measures import Gap, Gaps, Histogram
@@ -622,8 +622,7 @@ def run(pipe: Connection, setting: Setting) -> None:
         gate = Gate(setting.addresses, setting.login, setting.tls)
         kind = Producer if setting.role == "producer" else Consumer
         client = kind(pipe, setting, gate.urls)
-        container = Container(client, global_handler=gate)
-        container.container_id = f"{setting.run}-{setting.role}-{setting.number}"
+        container = Gated(gate, client, name=f"{setting.run}-{setting.role}-{setting.number}")
         container.global_handler = Patient(container.global_handler)
         container.timeout = LONGEST_WAIT_S
         container.start()

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from proton import ConnectionException, Message, ProtonException, Timeout
-from proton.reactor import Container
 from proton.utils import BlockingConnection, SyncRequestResponse
 
 from broker.core.sasl_client import NO_AMQP, Login
 from broker.tls_files import NO_TLS, TlsFiles
-from cli.verify.channel import REFUSED, Gate
+from cli.verify.channel import REFUSED, Gate, Gated
 
 ATTEMPT_S = 3.0
 """Time for a broker's answer; then the next broker is asked."""
@@ -163,7 +162,7 @@ class Queues:
         timeout_s = min(ATTEMPT_S, self._timeout_s)
         self._address = address
         self._gate = gate = Gate([address], self._login, self._tls)
-        container = Container(global_handler=gate)
+        container = Gated(gate)
         self._connection = BlockingConnection(gate.urls[0], timeout=timeout_s, container=container, sasl_enabled=False)
         self._client = SyncRequestResponse(self._connection, "$management")
 

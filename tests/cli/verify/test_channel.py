@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 from proton.handlers import MessagingHandler
-from proton.reactor import Container
 
 from broker.core import sasl, values
 from broker.core.door import HEADER
 from broker.core.sasl_client import NO_AMQP, PERHAPS_TLS, TLS_HERE, Login
 from broker.tls_files import NO_TLS
 from cli.verify import channel
-from cli.verify.channel import REFUSED, Gate
+from cli.verify.channel import REFUSED, Gate, Gated
 from tests.broker.core.stream import OPEN
 
 OFFER = sasl.HEADER + sasl.frame(sasl.MECHANISMS, values.symbols(["ANONYMOUS"]))
@@ -49,7 +48,7 @@ def comes_in(address: str) -> tuple[bool, str]:
     """Whether a client came in, and why not."""
     gate = Gate([address], Login(), NO_TLS)
     client = Client(gate)
-    Container(client, global_handler=gate).run()
+    Gated(gate, client).run()
     return client.opened, gate.reason
 
 
