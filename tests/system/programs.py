@@ -1,11 +1,13 @@
 """Client programs by other authors: compiled, or installed from a registry, once for all tests that run them.
 
-The modules of these tests are one group (`tests/groups.py`), and the fixture `programs` is their shared folder. Not every
-machine has what a program needs: then a warning says why it was not run.
+The modules of these tests are one group (`tests/groups.py`), and the fixture `programs` is their shared folder. What is compiled
+stays below build/, and is compiled again when its source, the compiler or Proton's headers have changed. Not every machine has
+what a program needs: then a warning says why it was not run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -21,6 +23,7 @@ from tests.cli.running import ROOT, environment
 
 T = TypeVar("T")
 HERE = Path(__file__).parent / "interop"
+KEPT = ROOT / "build" / "programs"
 INSTALL_S = 60
 _CPP_PACKAGES = ("g++", "libqpid-proton-cpp12-dev")
 AZURE = "azure-servicebus>=7.14,<8"
@@ -47,21 +50,23 @@ def answer(*words: str) -> Any:
 
 
 def compiled(source: Path, folder: Path) -> Path:
-    """The program, compiled; NotHere where that cannot be."""
-    if shutil.which("g++") is None or not Path("/usr/include/proton/container.hpp").exists():
+    """The program, compiled; NotHere where that cannot be. It is kept for later runs, as long as it would be the same."""
+    header = Path("/usr/include/proton/container.hpp")
+    if shutil.which("g++") is None or not header.exists():
         _install(*_CPP_PACKAGES)
-    binary = folder / source.stem
+    command = ["g++", "-std=c++17", "-O1", "-o", str(folder / source.stem), str(source), "-lqpid-proton-cpp"]
+    by = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
+    made_of = (source.read_bytes(), " ".join(command[:3]).encode(), by, str(header.stat().st_mtime_ns).encode())
+    binary = KEPT / f"{source.stem}-{hashlib.sha256(b'|'.join(made_of)).hexdigest()[:16]}"
     if binary.exists():
         return binary
-    made = subprocess.run(
-        ["g++", "-std=c++17", "-O1", "-o", str(binary), str(source), "-lqpid-proton-cpp"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    made = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert made.returncode == 0, made.stderr
-    return binary
+    KEPT.mkdir(parents=True, exist_ok=True)
+    for former in KEPT.glob(f"{source.stem}-*"):
+        former.unlink(missing_ok=True)
+    shutil.move(folder / source.stem, aside := binary.with_suffix(".new"))
+    return aside.replace(binary)
 
 
 def _install(*packages: str) -> None:
