@@ -1,8 +1,8 @@
 """Client programs by other authors: compiled, or installed from a registry, once for all tests that run them.
 
 The modules of these tests are one group (`tests/groups.py`), and the fixture `programs` is their shared folder. What is compiled
-stays below build/, and is compiled again when its source, the compiler or Proton's headers have changed. Not every machine has
-what a program needs: then a warning says why it was not run.
+stays below build/, and is compiled again when its source, the compiler or Proton's headers have changed. What comes from PyPI
+stays there for the day. Not every machine has what a program needs: then a warning says why it was not run.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -99,17 +100,24 @@ def with_rhea(program: str, folder: Path) -> list[str]:
 
 
 def from_pypi(program: str, folder: Path, *requirements: str) -> list[str]:
-    """The command that runs a program in Python beside packages that are installed for it alone; NotHere where that cannot be."""
-    packages = folder / re.sub(r"\W.*", "", requirements[-1].replace("-", "_"))
+    """The command that runs a program in Python beside packages that are installed for it alone, once a day; NotHere where that
+    cannot be."""
+    name = re.sub(r"\W.*", "", requirements[-1].replace("-", "_"))
+    packages, fresh = KEPT / name, folder / name
+    stamp, these = packages / "stamp.txt", f"{requirements}, {sys.version}, {time.strftime('%Y-%m-%d')}"
     path = f"import sys; sys.path.insert(0, {str(packages)!r}); sys.argv.pop(0); import runpy; "
     command = [sys.executable, "-c", path + "runpy.run_path(sys.argv[0], run_name='__main__')", str(HERE / program)]
-    if packages.exists():
+    if stamp.exists() and stamp.read_text() == these:
         return command
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(packages), *requirements]
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(fresh), *requirements]
     try:
         made = subprocess.run(install, capture_output=True, text=True, timeout=INSTALL_S, check=False)
     except subprocess.TimeoutExpired:
         raise NotHere(f"needs {requirements[-1]} from PyPI, which did not come within {INSTALL_S} s") from None
     if made.returncode != 0:
         raise NotHere(f"needs {requirements[-1]} from PyPI: {made.stderr.strip().splitlines()[-1]}")
+    shutil.rmtree(packages, ignore_errors=True)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    shutil.move(fresh, packages)
+    stamp.write_text(these)
     return command
