@@ -6,8 +6,10 @@ that what other tests reach does not count, and costs nothing. A worker leaves i
 controller combines them at the end; where `fail_under` is missed it says what is missing, and the run has failed.
 
 While CPython 3.11 is traced, all that runs in the thread is several times as slow, whether it is measured or not. So it is traced
-while the function of a test runs, and not while pytest prepares and reports the test, or Hypothesis makes an example. What is not
-traced can only be missing: the gate is never easier for that.
+while the function of a test runs, and not while pytest prepares and reports the test, or Hypothesis makes an example. Of tests
+that do the same again and again only the beginning is traced: the first examples of a property, and the first values of a
+parameter `seed`. The steps of a state machine are chosen while it runs, so none of it is. What is not traced can only be missing:
+the gate is never easier for that.
 
 `coverage run -m pytest` with the folders of `OWN` measures the same in one process (tox -e core).
 """
@@ -21,6 +23,8 @@ import pkgutil
 import sys
 import tempfile
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,10 @@ from coverage import Coverage
 
 OWN = ("tests/broker/core", "tests/ha/core", "tests/resource_manager/core", "tests/cli/verify")
 """The cores' own tests."""
+EXAMPLES = 25
+"""So many examples of a property are measured."""
+SEEDS = 6
+"""So many seeds of a test are measured: the first ones that are listed."""
 _FOLDER = "folder_of_coverage"
 
 
@@ -83,8 +91,8 @@ class OwnCoverage:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Measure a test of a core; of a property, what is done with each example."""
-        is_own = self._is_own(item.path)
+        """Measure a test of a core; of a property, what is done with the first examples."""
+        is_own = self._is_own(item.path) and not _repeats(item)
         given = getattr(getattr(item, "obj", None), "hypothesis", None)
         if not is_own or given is None:
             return (yield from self._measured(is_own))
@@ -96,11 +104,12 @@ class OwnCoverage:
             given.inner_test = inner
 
     def _measuring(self, test: Callable[..., object]) -> Callable[..., object]:
-        """This function, measured whenever it is called."""
+        """This function, measured the first times that it is called."""
+        calls = count()
 
         @functools.wraps(test)
         def measured(*args: Any, **kwargs: Any) -> object:
-            with self._coverage.collect():
+            with self._coverage.collect() if next(calls) < EXAMPLES else nullcontext():
                 return test(*args, **kwargs)
 
         return measured
@@ -138,3 +147,11 @@ class OwnCoverage:
         if self._complaint:
             terminalreporter.section("the cores are not covered by their own tests", red=True)
             terminalreporter.line(self._complaint)
+
+
+def _repeats(item: pytest.Item) -> bool:
+    """Whether a test does once more what one with an earlier seed does, or is a state machine."""
+    test = getattr(item, "obj", None)
+    positions: dict[str, int] = getattr(getattr(item, "callspec", None), "indices", {})
+    is_machine = getattr(test, "is_hypothesis_test", False) and not hasattr(test, "hypothesis")
+    return is_machine or positions.get("seed", 0) >= SEEDS

@@ -94,18 +94,38 @@ LITTLE = {
     """,
     "little/__init__.py": "",
     "little/halves.py": "def half(number):\n    if number % 2:\n        return None\n    return number // 2\n",
-    f"{own_coverage.OWN[0]}/test_own.py": """
-from hypothesis import given, strategies as some
+    f"{own_coverage.OWN[0]}/test_own.py": f"""
+import pytest
+from hypothesis import given, stateful, strategies as some
 from little.halves import half
+
+tried = []
 
 def test_own(): assert half(4) == 2
 
 @given(some.just(5).map(half))
 def test_made(made): assert made is None
+
+@given(some.integers())
+def test_late(number):
+    tried.append(number)
+    assert half(5 if len(tried) > {own_coverage.EXAMPLES} else 4) in (None, 2)
+
+def test_was_late(): assert len(tried) > {own_coverage.EXAMPLES}
+
+@pytest.mark.parametrize("seed", range({own_coverage.SEEDS} + 1))
+def test_seeds(seed): assert half(5 if seed == {own_coverage.SEEDS} else 4) in (None, 2)
+
+class Machine(stateful.RuleBasedStateMachine):
+    @stateful.rule()
+    def turn(self): assert half(5) is None
+
+TestMachine = Machine.TestCase
 """,
     "tests/test_other.py": "from little.halves import half\ndef test_other(): assert half(5) is None\n",
 }
-"""A project of one core, whose own tests leave out what another test and the making of an example cover."""
+"""A project of one core, whose own tests leave out what is covered by another test, the making of an example, a late example, a
+late seed and a state machine."""
 
 
 def test_the_run_fails_when_a_core_is_not_covered_by_its_own_tests(tmp_path: Path) -> None:
@@ -113,7 +133,7 @@ def test_the_run_fails_when_a_core_is_not_covered_by_its_own_tests(tmp_path: Pat
     done = pytest_in(tmp_path, LITTLE, "-q -p tests.own_coverage --cover-cores")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
     assert re.search(r"the cores' own tests cover [\d.]+ %, not 100 %", done.stdout)
-    assert re.search(r"^3 passed in ", done.stdout.splitlines()[-1])
+    assert re.search(rf"^{7 + own_coverage.SEEDS} passed in ", done.stdout.splitlines()[-1])
     missed = re.search(r"^little/halves\.py +4 +(\d)", done.stdout, re.MULTILINE)
     assert missed is not None, done.stdout
     assert missed[1] == "1"

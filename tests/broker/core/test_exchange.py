@@ -125,6 +125,14 @@ def test_patterns_made_to_be_slow_are_not() -> None:
     assert exchange.route(".".join(["a"] * 500), none_asked) == ("always",)
 
 
+def test_a_subject_goes_the_same_way_again_until_a_binding_changes() -> None:
+    exchange = Exchange[str]("t", TOPIC)
+    exchange.bind("q", "a.*", {})
+    assert [exchange.route("a.b", none_asked) for _ in range(2)] == [("q",), ("q",)]
+    exchange.bind("r", "#", {})
+    assert exchange.route("a.b", none_asked) == ("q", "r")
+
+
 def test_a_subject_of_megabytes_reaches_who_wants_everything_and_costs_nothing() -> None:
     """It must neither be compared word by word, nor be remembered, nor be lost for a queue that is bound with "#"."""
     exchange = Exchange[str]("t", TOPIC)

@@ -163,6 +163,13 @@ def test_a_checkpoint_keeps_each_message_at_its_sequence_over_gaps() -> None:
     assert batch.messages(batch.runs[2]) == [b"e"]
 
 
+def test_what_leaves_a_queue_at_two_times_leaves_it_in_one_run() -> None:
+    builder = BatchBuilder()
+    builder.dequeues_for(3).append(7)
+    builder.dequeues_for(3).append(8)
+    assert [(run.queue, run.first_seq, run.count) for run in Batch.parse(builder.seal(1, 1, 0)).runs] == [(3, 7, 2)]
+
+
 def test_a_queue_without_messages_makes_no_run() -> None:
     """The hot path takes a queue's list before it knows whether anything will be put on it."""
     builder = BatchBuilder()

@@ -48,6 +48,13 @@ def test_runs_are_given_out_whole_and_need_no_bitmap() -> None:
     assert lots[0].block.dead is None
 
 
+def test_what_was_taken_out_of_a_run_by_itself_is_left_out_when_its_turn_comes() -> None:
+    fifo = Fifo(lane_of(10))
+    fifo.claim(1, 1)
+    fifo.claim(4, 2)
+    assert sequences(fifo.acquire(None, 10, PLENTY)) == [2, 3, 6, 7, 8, 9, 10]
+
+
 def test_a_message_of_its_own_costs_at_most_24_bytes_and_one_of_a_large_run_five() -> None:
     for count, most in ((1, 24), (1000, 5)):
         lane = lane_of(*[count] * (40_000 // count), files=Files(), keep=False)

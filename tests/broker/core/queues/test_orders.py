@@ -303,7 +303,11 @@ def steps(orders: Orders, rng: Random) -> list[Callable[[], None]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(60))
+SEEDS = sorted(range(60), key=lambda seed: seed not in (1, 5, 10, 21, 48))
+"""Those that reach most stand first: coverage is measured with them (tests/own_coverage.py)."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_any_order_of_calls(seed: int) -> None:
     rng = Random(seed)
     orders = Orders(rng.choice((1, 1, 2, 3)))

@@ -109,6 +109,13 @@ def test_what_is_put_again_is_taken_at_its_new_time_and_not_before() -> None:
     assert times.take(100, 100) == [1, 3]
 
 
+def test_a_time_is_claimed_once_and_only_where_there_is_one() -> None:
+    times = Times()
+    times.put(1, column(5, 0))
+    assert [times.claim(each) for each in (1, 1, 2, CHUNK * 2)] == [True, False, False, False]
+    assert (times.waiting, times.take(9, 100)) == (0, [])
+
+
 def test_nothing_is_kept_of_a_stretch_in_which_nobody_has_a_time() -> None:
     times = Times()
     times.put(1, column(*([0] * (5 * CHUNK))))
