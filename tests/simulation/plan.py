@@ -120,6 +120,8 @@ class Plan:
     """Whether the last of the first brokers is a witness."""
     part_bytes: int = limits.PART_BYTES
     """The size of a part of a large message: one of more than `limits.LARGE_PARTS` parts is large."""
+    recovers_s: float = 45.0
+    """So long after all is healed, at the latest, the cluster is well."""
 
     @property
     def clients(self) -> list[ClientPlan]:

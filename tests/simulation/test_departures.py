@@ -6,8 +6,10 @@ import pytest
 
 from tests.simulation import departures
 
+SEEDS = range(1, 9)
+
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_message_is_on_one_of_the_two_and_the_drain_comes_to_its_end(seed: int) -> None:
     assert departures.run(seed) >= 500

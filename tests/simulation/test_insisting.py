@@ -9,10 +9,12 @@ import pytest
 from tests.simulation.provoked import INSISTED
 from tests.simulation.world import World
 
+SEEDS = range(1, 4)
+
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("message_links", [False, True])
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_whoever_is_insisted_on_becomes_the_primary(seed: int, message_links: bool) -> None:
     world = World(replace(INSISTED, seed=seed, message_links=message_links))
     outcome = world.run()

@@ -12,9 +12,11 @@ from tests.simulation.mutations import planted
 from tests.simulation.provoked import LOST_STORES
 from tests.simulation.world import World
 
+SEEDS = range(1, 5)
+
 
 @pytest.mark.parametrize("message_links", [False, True])
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_store_that_is_left_brings_everything_back(seed: int, message_links: bool) -> None:
     """Operators ask the empty brokers all the while; the last one to come is elected, with every accepted message."""
     outcome = World(replace(LOST_STORES, seed=seed, message_links=message_links)).run()

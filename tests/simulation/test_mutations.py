@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
+
 import pytest
 
 from ha.core.backup import Backup
 from tests.groups import SHARED, group_of
-from tests.simulation import mutations, world
+from tests.simulation import departures, mutations, takeovers, world
 from tests.simulation.bugs import Bug
 from tests.simulation.history import Violation
 from tests.simulation.mutations import BUGS, Finding, hunt, planted, table
 from tests.simulation.provoked import RUNS
+from tests.simulation.test_departures import SEEDS as LEAVING
+from tests.simulation.test_insisting import SEEDS as INSISTING
+from tests.simulation.test_lost_stores import SEEDS as LOSING
+from tests.simulation.test_settings import SEEDS as AGREEING
+from tests.simulation.test_takeovers import SEEDS as TAKING_OVER
 from tests.simulation.test_world import FIXED
 
 FIRST = range(1, 13)
@@ -52,6 +59,16 @@ LAST_CAUGHT_BY = {
     "whole-at-the-first-word": 2,
 }
 """Seeds to begin with, where the first finds nothing: only a matter of time."""
+SOUND: dict[Callable[[int], object], Container[int]] = {
+    world.run: FIXED,
+    departures.run: LEAVING,
+    takeovers.run: TAKING_OVER,
+    RUNS["begins-anew"]: LOSING,
+    RUNS["gives-up-on-newer-logs"]: INSISTING,
+    RUNS["forgets-that-it-is-paused"]: AGREEING,
+    RUNS["lets-two-kinds-move-it"]: AGREEING,
+}
+"""Seeds that another test runs without a bug."""
 
 
 FIRST_OF = {RUNS[name]: name for name in reversed(BUGS) if name in RUNS}
@@ -62,9 +79,9 @@ HUNTS = [pytest.param(name, id=f"{name}{SHARED}{FIRST_OF[RUNS[name]]}" if name i
 @pytest.mark.simulation
 @pytest.mark.parametrize("name", HUNTS)
 def test_a_planted_bug_is_caught_by_a_seed_that_finds_nothing_wrong_without_it(name: str) -> None:
-    """What the seeds of a bug without a plan of its own find without it is what test_world runs them for."""
-    seeds = list(dict.fromkeys([LAST_CAUGHT_BY.get(name, FIRST.start), *FIRST]))
-    finding = hunt(name, RUNS[name], seeds) if name in RUNS else hunt(name, world.run, seeds, sound=FIXED)
+    """What `SOUND` seeds find without it is what other tests run them for."""
+    seeds, run = list(dict.fromkeys([LAST_CAUGHT_BY.get(name, FIRST.start), *FIRST])), RUNS.get(name, world.run)
+    finding = hunt(name, run, seeds, sound=SOUND.get(run, ()))
     assert finding.seed, f"{name} is caught by none of the seeds {FIRST.start} to {FIRST.stop - 1}"
 
 

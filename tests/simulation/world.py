@@ -3,7 +3,7 @@ faults.
 
 Life of a run: everything is made from the seed's plan. The brokers start, a resource manager has one promoted, queues
 are created, clients send and consume, and the plan's actions happen. At the plan's end everything is healed, producers
-stop, and the cluster must recover within `LIVENESS_S`: one active primary, every member with the same log, every queue
+stop, and the cluster must recover within `Plan.recovers_s`: one active primary, every member with the same log, every queue
 empty, every producer with its outcomes. Then the final checks run.
 
 Production code runs unchanged, with simulated sockets, disks, threads and clocks. It must not see anything else of this
@@ -52,7 +52,6 @@ from tests.simulation.stretches import repeated
 from tests.simulation.subscribers import Leaver, Publisher, Subscriber
 from tests.simulation.transactor import Transactor
 
-LIVENESS_S = 45.0
 _ROUTE_LOOKS_S = 0.07
 _CLIENTS: dict[str, type[Client]] = {
     "producer": Producer,
@@ -323,16 +322,16 @@ class World:
             if not any(isinstance(client, Consumer) and client.queue == queue for client in self.clients):
                 plan = ClientPlan("consumer", f"last-{queue}", queue, start_s=self.events.now)
                 self.clients.append(self._client(len(self.clients), plan))
-        began = self.events.now
-        if not self._until(began + LIVENESS_S, lambda: not self._ails()):
-            raise Violation(f"liveness: after {LIVENESS_S:g} s: {'; '.join(self._ails())}")
+        began, within_s = self.events.now, self.plan.recovers_s
+        if not self._until(began + within_s, lambda: not self._ails()):
+            raise Violation(f"liveness: after {within_s:g} s: {'; '.join(self._ails())}")
         took = self.events.now - began
         self._until(self.events.now + _LAST_WORDS_S)
         # An operator may go on all the while: what is committed last is applied elsewhere with the next heartbeat.
-        if not self._until(self.events.now + LIVENESS_S, lambda: not self._ails()):
+        if not self._until(self.events.now + within_s, lambda: not self._ails()):
             raise Violation(f"liveness: it was well, and is not any more: {'; '.join(self._ails())}")
         # Compaction is not in a hurry, and meanwhile a client may come back with what it has to send; the checks say what fails.
-        self._until(self.events.now + LIVENESS_S, lambda: self._has_room() and not self._ails())
+        self._until(self.events.now + within_s, lambda: self._has_room() and not self._ails())
         return took
 
     def _members(self, primary: BrokerHost) -> list[Any]:
@@ -502,10 +501,13 @@ def run(seed: int, keep: Collection[int] | None = None, say: Callable[[str], Non
 
 
 def attempt(seed: int, keep: Collection[int] | None = None, say: Callable[[str], None] | None = None) -> Outcome:
-    """The same, with a Violation in the outcome. What the world was made of is collected when it has gone."""
+    """The same, with a Violation in the outcome."""
     plan = plans.make(seed)
-    if keep is not None:
-        plan = plan.keeping(keep)
+    return outcome_of(plan if keep is None else plan.keeping(keep), say)
+
+
+def outcome_of(plan: Plan, say: Callable[[str], None] | None = None) -> Outcome:
+    """Run a plan. What the world was made of is collected when it has gone, and not before."""
     gc_was_on = gc.isenabled()
     gc.disable()
     try:
