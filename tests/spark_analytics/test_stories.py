@@ -75,23 +75,35 @@ def test_when_all_brokers_are_lost_the_resource_manager_still_shows_it(all_lost:
     assert all_lost["loss"]["answer"] == "no"
 
 
-# ---- one lost sample, and a short gap
+# ---- one lost sample, a short gap, and a planned restart
 
 
-def test_a_lost_sample_and_a_gap_of_less_than_a_second_leave_percentiles_alone(summary: Summarise, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def restarted(summary: Summarise, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Ten minutes: of `idle` one sample is lost, q takes over from p within a second at 200 s, and p from q at 400 s, when q is
+    restarted as planned."""
     p, q = Teller("p"), Teller("q")
     for second in middles(0, 200):
         p.sample(second, "c", 3.0)
         if second != 100.5:
             p.sample(second, "idle")
+    q.event(200.9, "failover_done", epoch=2, to="q", duration_ms=900.0)
     for second in middles(201, 400):
         q.sample(second, "c", 3.0, epoch=2)
         q.sample(second, "idle", epoch=2)
-    q.event(200.9, "failover_done", epoch=2, to="q", duration_ms=900.0)
-    report = told(summary, tmp_path, p, q)
-    idle, steady = backup(report, "idle"), backup(report, "c")
-    assert (idle["n"], idle["p50_ms"], idle["p95_ms"], idle["p99_ms"]) == (398, 0, 0, 0)
-    assert (steady["n"], steady["max_ms"]) == (399, 3)
+    p.event(400.1, "promote_asked", epoch=2, detail="planned switchover")
+    p.event(401.4, "failover_done", epoch=3, to="p", duration_ms=1200.0)
+    for second in middles(402, 600):
+        p.sample(second, "c", 3.0, epoch=3)
+        p.sample(second, "idle", epoch=3)
+    return told(summary, tmp_path_factory.mktemp("restarted"), p, q)
+
+
+def test_a_lost_sample_and_a_gap_of_less_than_a_second_leave_percentiles_alone(restarted: Report) -> None:
+    """Three seconds are without a primary, and one sample is lost: less than 1 % of 600."""
+    idle, steady = backup(restarted, "idle"), backup(restarted, "c")
+    assert (idle["n"], idle["p50_ms"], idle["p95_ms"], idle["p99_ms"]) == (596, 0, 0, 0)
+    assert (steady["n"], steady["max_ms"]) == (597, 3)
     assert [steady[name] for name in ("p50_ms", "p95_ms", "p99_ms")] == pytest.approx([3, 3, 3], rel=0.2)
 
 
@@ -116,34 +128,39 @@ def test_a_backup_that_is_well_burns_nothing_at_a_sample_a_minute(three_days: Re
     assert_burns_nothing(three_days, "well")
 
 
-def test_a_planned_restart_in_ten_minutes_is_not_set_against_a_budget(summary: Summarise, tmp_path: Path) -> None:
+def test_a_planned_restart_in_ten_minutes_is_not_set_against_a_budget(restarted: Report) -> None:
     """1 % of ten minutes are six seconds: of so short a span no budget is told, and nothing burns."""
-    p, q = Teller("p"), Teller("q")
-    for second in middles(0, 300):
-        p.sample(second, "c")
-    q.event(300.1, "promote_asked", epoch=1, detail="planned switchover")
-    q.event(301.4, "failover_done", epoch=2, to="q", duration_ms=1200.0)
-    for second in middles(302, 600):
-        q.sample(second, "c", epoch=2)
-    report = told(summary, tmp_path, p, q)
-    (change,) = report["failovers"]
-    assert (change["kind"], change["gap_ms"]) == ("switchover", 1200)
-    assert {(row["spent"], *row["alerts"]) for row in report["slo"]["backups"]} == {(None,)}
+    changes = [(change["kind"], change["gap_ms"]) for change in restarted["failovers"]]
+    assert changes == [("failover", 900), ("switchover", 1200)]
+    assert {(row["spent"], *row["alerts"]) for row in restarted["slo"]["backups"]} == {(None,)}
 
 
 # ---- times and intervals
 
 
-def test_a_clock_that_leaps_two_hours_for_one_line_stretches_nothing(summary: Summarise, tmp_path: Path) -> None:
-    """600 samples, one of which is told with a time that is two hours late: 599 count, and one is missing."""
+@pytest.fixture(scope="module")
+def begun_anew(summary: Summarise, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """p numbers its lines from an hour ago on after it has begun anew at 1805 s, because its clock was set only then. In the
+    process before, one sample of each backup is told with a time that is two hours late."""
     p = Teller("p")
-    for second in middles(0, 600):
-        p.sample(second + (7200 if second == 300.5 else 0), "b", 2.0)
-    report = told(summary, tmp_path, p, now_ms=START_MS + 10_000_000)
-    row = backup(report, "b")
-    assert (row["expected"], row["n"], row["p50_ms"], row["p99_ms"]) == (600, 599, 2, 2)
-    assert row["over_share"] == pytest.approx(1 / 600, abs=1e-4)
-    assert report["quality"]["problems"] == {"time ahead of later lines": 1}
+    for second in middles(0, 1800):
+        for name in "bc":
+            p.sample(second + (7200 if second == 300.5 else 0), name, 2.0)
+    before = len(p.lines)
+    for second in middles(1805, 1865):
+        p.sample(second, "b", 9000.0, epoch=2)
+        p.sample(second, "c", 2.0, epoch=2)
+    for number, line in enumerate(p.lines[before:]):
+        line["seq"] = (START_MS - 1_795_000) * 1000 + number
+    return told(summary, tmp_path_factory.mktemp("begun_anew"), p, now_ms=START_MS + 10_000_000)
+
+
+def test_a_clock_that_leaps_two_hours_for_one_line_stretches_nothing(begun_anew: Report) -> None:
+    """1865 seconds, of which c lacks the one that is told late, and the five without a primary."""
+    row = backup(begun_anew, "c")
+    assert (row["expected"], row["n"], row["p50_ms"], row["p99_ms"]) == (1865, 1859, 2, 2)
+    assert row["over_share"] == pytest.approx(6 / 1865, abs=1e-4)
+    assert begun_anew["quality"]["problems"] == {"time ahead of later lines": 2}
 
 
 def test_of_a_minute_only_the_lines_of_the_wrong_clock_are_set_aside(summary: Summarise, tmp_path: Path) -> None:
@@ -174,24 +191,11 @@ def test_a_clock_of_the_primary_that_is_set_back_makes_no_backup_lose_records(su
     assert spell[0] <= START_MS + 500_000 < spell[1]
 
 
-def test_a_process_whose_numbers_are_too_low_is_heard_and_a_leap_of_the_process_before_is_not(
-    summary: Summarise, tmp_path: Path
-) -> None:
-    """p numbers its lines from an hour ago on after it has begun anew at 1805 s, because its clock was set only then."""
-    p = Teller("p")
-    for second in middles(0, 1800):
-        p.sample(second + (7200 if second == 300.5 else 0), "b")
-    before = len(p.lines)
-    for second in middles(1805, 1865):
-        p.sample(second, "b", 9000.0, epoch=2)
-    for number, line in enumerate(p.lines[before:]):
-        line["seq"] = (START_MS - 1_795_000) * 1000 + number
-    report = told(summary, tmp_path, p, now_ms=START_MS + 1_900_000)
-    assert report["to_ms"] == START_MS + 1_865_000
-    assert [term["epoch"] for term in report["terms"]] == [1, 2]
-    assert len(report["failovers"]) == 1
-    assert (backup(report, "b")["now"], backup(report, "b")["n"]) == ("LAGGING", 1859)
-    assert report["quality"]["problems"] == {"time ahead of later lines": 1}
+def test_a_process_whose_numbers_are_too_low_is_heard_and_a_leap_of_the_process_before_is_not(begun_anew: Report) -> None:
+    assert begun_anew["to_ms"] == START_MS + 1_865_000
+    assert [term["epoch"] for term in begun_anew["terms"]] == [1, 2]
+    assert len(begun_anew["failovers"]) == 1
+    assert (backup(begun_anew, "b")["now"], backup(begun_anew, "b")["n"]) == ("LAGGING", 1859)
 
 
 def test_a_line_of_1970_does_not_lengthen_a_summary(rosters: Report) -> None:
