@@ -168,6 +168,14 @@ def test_columns_are_made_without_a_look_at_sparks_jars_for_each(spark: SparkSes
     assert [command for command in asked if command.startswith(REFLECTION_COMMAND_NAME)] == []
 
 
+def test_the_rules_that_a_short_session_does_without_are_rules_of_this_spark(spark: SparkSession) -> None:
+    """Spark says nothing of a name that it does not know."""
+    java: Any = spark._jvm
+    loader = java.java.lang.Thread.currentThread().getContextClassLoader()
+    rules = spark.conf.get("spark.sql.optimizer.excludedRules")
+    assert [rule for rule in str(rules).split(",") if loader.getResource(f"{rule.replace('.', '/')}.class") is None] == []
+
+
 def test_the_lines_that_a_summary_has_kept_are_let_go(spark: SparkSession, story: Story) -> None:
     """A dashboard asks again and again of one session."""
     context: Any = spark.sparkContext
