@@ -37,6 +37,8 @@ from typing import Any
 
 import google_crc32c
 
+from broker.core import checksums
+
 MAGIC = b"USB2"
 MAGIC_1 = b"USB1"
 MAGIC_START = b"USB"
@@ -45,6 +47,8 @@ HEADER = struct.Struct("<4sIIIIIQQQ")
 HEADER_BYTES = HEADER.size
 _AFTER_CRC = struct.Struct("<IIIIQQQ")
 _CRC_END = 8
+_MANY_BYTES = 256 * 1024
+"""Looking at so many bytes takes longer than joining their checksum with another."""
 _HEAD = struct.Struct("<BBHIQIII")
 _HEAD_1 = struct.Struct("<BBHIQII")
 HEAD_BYTES = _HEAD.size
@@ -209,9 +213,28 @@ def _check(data: bytes, header: Header) -> None:
     if header.length != len(data):
         raise BadBatch(f"batch {header.index}: says {header.length} bytes, has {len(data)}")
     stored = int.from_bytes(data[4:_CRC_END], "little")
-    found = google_crc32c.value(data[_CRC_END:])
+    found = _crc_after(data, _CRC_END)
     if stored != found:
         raise BadBatch(f"batch {header.index}: checksum {found:08x} is not the stored {stored:08x}")
+
+
+def _crc_after(data: bytes, start: int) -> int:
+    """The checksum of the bytes from `start` on, without a copy of them if they are many."""
+    rest = len(data) - start
+    found: int = google_crc32c.value(data if rest >= _MANY_BYTES else data[start:])
+    return found if rest < _MANY_BYTES else checksums.without_beginning(found, google_crc32c.value(data[:start]), rest)
+
+
+def _crc_of(beginning: bytes, parts: list[bytes], known: dict[int, int]) -> int:
+    """The checksum of all this; those of some parts are known. It is made part by part, because joining them first would copy
+    every body once more."""
+    crc: int = google_crc32c.value(beginning)
+    for at, part in enumerate(parts):
+        if at in known and len(part) >= _MANY_BYTES:
+            crc = checksums.joined(crc, known[at], len(part))
+        else:
+            crc = google_crc32c.extend(crc, part)
+    return crc
 
 
 def split(data: bytes | memoryview) -> Iterator[tuple[Header, bytes]]:
@@ -445,6 +468,7 @@ class BatchBuilder:
         heads: list[bytes] = []
         lengths: list[bytes] = []
         payload: list[bytes] = []
+        known: dict[int, int] = {}  # position in `payload` -> checksum
         records = 0
         for text in self._defines:
             heads.append(_HEAD.pack(Kind.DEFINE, 0, 0, 0, 0, 1, len(text), 0))
@@ -458,6 +482,7 @@ class BatchBuilder:
                 crc = google_crc32c.value(bodies)
                 heads.append(_HEAD.pack(Kind.ENQUEUE, 0, 0, queue, first_seq, len(messages), len(bodies), crc))
                 lengths.append(column.tobytes())
+                known[len(payload)] = crc
                 payload.append(bodies)
                 records += len(messages)
         others = chain(
@@ -508,7 +533,4 @@ class BatchBuilder:
         front = b"".join((*heads, *lengths))
         length = HEADER_BYTES + len(front) + sum(map(len, payload))
         rest = _AFTER_CRC.pack(length, flags, len(heads), records, epoch, index, timestamp_ms) + front
-        crc = google_crc32c.value(rest)
-        for part in payload:  # part by part, because joining them first would copy every body once more
-            crc = google_crc32c.extend(crc, part)
-        return b"".join((MAGIC_1 if first_format else MAGIC, crc.to_bytes(4, "little"), rest, *payload))
+        return b"".join((MAGIC_1 if first_format else MAGIC, _crc_of(rest, payload, known).to_bytes(4, "little"), rest, *payload))

@@ -188,6 +188,25 @@ def test_every_single_flipped_bit_is_noticed() -> None:
             Batch.parse(bytes(damaged))
 
 
+def test_the_checksum_of_large_messages_is_that_of_all_bytes() -> None:
+    """It is put together from those of the parts, because looking at a large message takes time each time."""
+    builder = BatchBuilder()
+    builder.define({"queue": "q"})
+    large = bytes(range(256)) * 1100
+    enqueued(builder, 3, 100, large)
+    enqueued(builder, 4, 1, b"small")
+    enqueued(builder, 5, 1, b"two", large)
+    builder.note(3, 100, b"behind")
+    data = builder.seal(4, 7, 1234)
+    assert data == resealed(data)
+    assert verify(data).index == 7
+    for position in (16, 60, len(data) // 2, len(data) - 1):
+        damaged = bytearray(data)
+        damaged[position] ^= 1
+        with pytest.raises(BadBatch, match="checksum"):
+            verify(bytes(damaged))
+
+
 def test_every_truncation_is_noticed() -> None:
     """The torn tail of a journal is the common case after a power failure."""
     data = example_batch()
