@@ -26,8 +26,10 @@ from cproton_ffi import ffi, lib
 
 from broker.amqp.data import Condition, condition_text, map_of, names_of, put_value, set_condition, text_of
 from broker.amqp.gathering import Gathering
-from broker.amqp.links import Link, Receiver, Sender, txn_id_of
+from broker.amqp.links import Link
+from broker.amqp.receiver import Receiver, txn_id_of
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
+from broker.amqp.sender import Sender
 from broker.amqp.unfinished import Unfinished
 from broker.core import limits, packs, sasl, values
 from broker.core.door import Door

@@ -18,8 +18,9 @@ from typing import Any
 from cproton_ffi import lib
 
 from broker.amqp.data import Condition
-from broker.amqp.links import Link, Owner, PartsTaker, Receiver
+from broker.amqp.links import Link
 from broker.amqp.partial import Partial
+from broker.amqp.receiver import PartsTaker, Receiver, ReceivingEngine
 from broker.amqp.scratch import SCRATCH_BYTES
 from broker.amqp.unfinished import Unfinished
 from broker.core import limits, message, packs
@@ -118,7 +119,7 @@ class Gathering:
                 link.partial = None
                 self.finished(link)
 
-    def _relieve(self, engine: Owner) -> None:
+    def _relieve(self, engine: ReceivingEngine) -> None:
         """Pass on unfinished messages as far as possible. If too much remains, end this connection."""
         unfinished: list[Receiver] = [one for one in engine.links if isinstance(one, Receiver) and one.unfinished]
         for link in unfinished:

@@ -26,8 +26,10 @@ from twisted.python.failure import Failure
 
 from broker.amqp import management_node
 from broker.amqp.engine import Engine
-from broker.amqp.links import Link, Receiver, Sender
+from broker.amqp.links import Link
+from broker.amqp.receiver import Receiver
 from broker.amqp.scratch import Scratch
+from broker.amqp.sender import Sender
 from broker.core.links import ACCEPTED, REJECTED
 from broker.core.message import BadMessage
 from broker.core.sasl import UNAUTHORIZED

@@ -17,7 +17,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.amqp.data import Condition
-from broker.amqp.links import Link, Receiver
+from broker.amqp.links import Link
+from broker.amqp.receiver import Receiver
 from broker.client import ClientError, ManagementClient, ManagementError
 from broker.core import limits, routes
 from broker.core.commands import RouteAdd

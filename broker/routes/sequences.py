@@ -21,7 +21,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 
 from broker.amqp.data import Condition
-from broker.amqp.links import Sender
+from broker.amqp.sender import Sender
 from broker.core.acl import questions
 from broker.core.nodes import ExchangeNode, QueueNode, Refused
 from broker.sessions.attach import Attach

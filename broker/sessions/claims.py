@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.amqp.links import Sender
+from broker.amqp.sender import Sender
 from broker.core import limits, message
 from broker.core.acl.questions import Lookups
 from broker.core.bearer import CBS_NODE

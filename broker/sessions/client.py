@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from broker.amqp.data import Condition
-from broker.amqp.links import Link, Receiver, Sender
+from broker.amqp.links import Link
+from broker.amqp.receiver import Receiver
+from broker.amqp.sender import Sender
 from broker.core import limits
 from broker.core.bearer import CBS_NODE
 from broker.core.subscriptions import Origin

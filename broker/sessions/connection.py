@@ -27,8 +27,10 @@ from zope.interface import implementer
 
 from broker.amqp.data import Condition
 from broker.amqp.engine import Engine
-from broker.amqp.links import Link, Receiver, Sender
+from broker.amqp.links import Link
+from broker.amqp.receiver import Receiver
 from broker.amqp.scratch import Scratch
+from broker.amqp.sender import Sender
 from broker.amqp.unfinished import Unfinished
 from broker.core import limits, sasl
 from broker.core.bearer import CBS_NODE

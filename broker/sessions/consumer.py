@@ -21,7 +21,7 @@ from itertools import accumulate, chain
 from typing import Any, Protocol
 
 from broker.amqp.data import Condition
-from broker.amqp.links import Sender
+from broker.amqp.sender import Sender
 from broker.core import limits, message
 from broker.core.acl.questions import Lookups
 from broker.core.links import ACCEPTED, FAILED, MODIFIED, REJECTED, RELEASED, TRANSACTION_SHIFT, UNDELIVERABLE

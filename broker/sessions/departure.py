@@ -32,7 +32,7 @@ from typing import Any
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.amqp.data import Condition
-from broker.amqp.links import Sender
+from broker.amqp.sender import Sender
 from broker.core.acl import questions
 from broker.core.commands import ORIGINS_SINCE, Setting
 from broker.core.nodes import LOCAL, QueueNode, Refused

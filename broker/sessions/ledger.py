@@ -21,7 +21,8 @@ from typing import Any, Protocol
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from broker.amqp.links import Receiver, Sender
+from broker.amqp.receiver import Receiver
+from broker.amqp.sender import Sender
 from broker.commit_log import CommitLog
 from broker.core import lifetimes, limits
 from broker.core.commands import MACHINE_VERSION, TIMES_SINCE, Command, ExchangeDel, QueueDel, QueueDelIfEmpty

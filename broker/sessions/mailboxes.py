@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable
 
-from broker.amqp.links import Sender
+from broker.amqp.sender import Sender
 from broker.core import limits
 from broker.core.acl.questions import Lookups
 from broker.core.nodes import Routed

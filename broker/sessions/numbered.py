@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from broker.amqp.data import Condition
-from broker.amqp.links import Kept, Receiver
+from broker.amqp.receiver import Kept, Receiver
 from broker.core import limits
 from broker.core.acl.questions import Lookups
 from broker.core.commands import LINKS_SINCE, LinkAdd, LinkForget, LinkKey

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from broker.amqp.links import Sender
+from broker.amqp.sender import Sender
 from broker.sessions.schedule import Schedule
 
 _GRAIN = 16

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.amqp.data import Condition
-from broker.amqp.links import Receiver
+from broker.amqp.receiver import Receiver
 from broker.core import arrivals, bundles, limits, message
 from broker.core.acl.questions import Lookups, shown
 from broker.core.arrivals import Arrivals

@@ -18,7 +18,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from broker.amqp.data import Condition
-from broker.amqp.links import Sender, Standing
+from broker.amqp.links import Standing
+from broker.amqp.sender import Sender
 from broker.core import limits
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups

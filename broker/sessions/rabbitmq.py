@@ -17,7 +17,7 @@ from typing import Any
 
 from broker.amqp import management_node
 from broker.amqp.data import Condition
-from broker.amqp.links import Sender
+from broker.amqp.sender import Sender
 from broker.core import limits, message, rabbitmq
 from broker.core.commands import QueueAdd
 from broker.core.links import REJECTED

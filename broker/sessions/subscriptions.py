@@ -19,7 +19,8 @@ from functools import partial
 from typing import Any
 
 from broker.amqp.data import Condition
-from broker.amqp.links import Link, Sender, Standing
+from broker.amqp.links import Link, Standing
+from broker.amqp.sender import Sender
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookup, Lookups
 from broker.core.commands import Bind, Command, QueueDel, Unbind, unstorable

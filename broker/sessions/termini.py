@@ -16,7 +16,8 @@ from typing import Protocol, TypeVar
 
 from broker.amqp.asked import Asked
 from broker.amqp.data import Condition
-from broker.amqp.links import Receiver, Sender
+from broker.amqp.receiver import Receiver
+from broker.amqp.sender import Sender
 from broker.core import limits
 from broker.core.acl import questions
 from broker.core.addresses import behind_url

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from broker.amqp.links import Receiver, Sender
+from broker.amqp.receiver import Receiver
+from broker.amqp.sender import Sender
 from broker.client import ManagementClient
 from broker.core.links import ACCEPTED
 from broker.core.origins import Held, read_tags

@@ -35,8 +35,10 @@ from zope.interface import implementer
 
 from broker.amqp.data import Condition
 from broker.amqp.engine import Engine
-from broker.amqp.links import Link, Receiver, Sender
+from broker.amqp.links import Link
+from broker.amqp.receiver import Receiver
 from broker.amqp.scratch import Scratch
+from broker.amqp.sender import Sender
 from broker.core import urls
 from broker.core.limits import SESSION_WINDOW_BYTES
 from broker.core.sasl_client import ANONYMOUS, Login

@@ -8,7 +8,7 @@ from typing import Any
 import proton
 import pytest
 
-from broker.amqp.links import Sender
+from broker.amqp.sender import Sender
 from broker.core import limits
 from broker.core.nodes import LOCAL
 from tests.broker.clients import (

@@ -10,7 +10,7 @@ import pytest
 from cproton_ffi import ffi, lib
 
 from broker.amqp.data import encoded_of, put_value
-from broker.amqp.links import Receiver
+from broker.amqp.receiver import Receiver
 from broker.client import ManagementClient
 from broker.core import packs, values
 from broker.core.links import ACCEPTED, REJECTED, RELEASED

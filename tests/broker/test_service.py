@@ -10,7 +10,9 @@ from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
 
 from broker.amqp.data import Condition
-from broker.amqp.links import Link, Receiver, Sender
+from broker.amqp.links import Link
+from broker.amqp.receiver import Receiver
+from broker.amqp.sender import Sender
 from broker.core import limits
 from broker.core.identity import Socket
 from broker.core.nodes import CLUSTER, LOCAL

@@ -11,7 +11,7 @@ import proton
 import pytest
 from twisted.internet.task import Clock
 
-from broker.amqp.links import Receiver
+from broker.amqp.receiver import Receiver
 from broker.core import limits
 from broker.core.filters import SELECTOR
 from broker.core.queues.fifo import Fifo

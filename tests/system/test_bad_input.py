@@ -21,7 +21,7 @@ from proton.handlers import MessagingHandler
 from proton.reactor import Container
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
-from broker.amqp.links import Sender
+from broker.amqp.sender import Sender
 from broker.core import limits
 from broker.core.door import HEADER
 from tests.broker.core.stream import BEGIN, OPEN, SIXTY_KB_OF_EMPTY_LISTS, ZERO, frame, performative

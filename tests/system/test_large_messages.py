@@ -15,7 +15,7 @@ from proton import Message
 from proton.utils import BlockingConnection
 
 from broker.amqp.engine import Engine
-from broker.amqp.links import Sender
+from broker.amqp.sender import Sender
 from broker.core.links import ACCEPTED
 from tests.system.harness import BrokerProcess, cluster, eventually
 from tests.system.wire import Peer

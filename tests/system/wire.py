@@ -17,7 +17,8 @@ from typing import Any, Self
 from proton import symbol
 
 from broker.amqp.engine import Engine
-from broker.amqp.links import Link, Sender
+from broker.amqp.links import Link
+from broker.amqp.sender import Sender
 from tests.broker.amqp.pairs import Listener
 from tests.broker.core.stream import NULL, ZERO, attach
 

@@ -8,7 +8,9 @@ import proton
 
 from broker.amqp.data import Condition
 from broker.amqp.engine import Engine
-from broker.amqp.links import Link, Receiver, Sender
+from broker.amqp.links import Link
+from broker.amqp.receiver import Receiver
+from broker.amqp.sender import Sender
 
 
 class Listener:

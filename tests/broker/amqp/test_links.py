@@ -6,7 +6,8 @@ import proton
 import pytest
 
 from broker.amqp.data import Condition
-from broker.amqp.links import Receiver, Sender
+from broker.amqp.receiver import Receiver
+from broker.amqp.sender import Sender
 from broker.core import limits
 from broker.core.filters import Filter
 from broker.core.links import ACCEPTED, FAILED, MODIFIED, REJECTED, RELEASED, UNDELIVERABLE

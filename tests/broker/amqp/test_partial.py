@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cproton_ffi import lib
 
-from broker.amqp.links import Receiver
+from broker.amqp.receiver import Receiver
 from broker.core import limits
 from tests.broker.amqp.pairs import Pair, Proton
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from cproton_ffi import lib
 
-from broker.amqp.links import Receiver
+from broker.amqp.receiver import Receiver
 from broker.core import limits
 from broker.core.links import ACCEPTED
 from tests.broker.amqp.pairs import Pair, Proton

@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 
 from broker.amqp.data import Condition
-from broker.amqp.links import Sender
+from broker.amqp.sender import Sender
 from broker.core import limits
 from broker.core.acl.questions import Lookups
 from broker.core.nodes import Routed

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker.amqp.links import Receiver, Sender
+from broker.amqp.receiver import Receiver
+from broker.amqp.sender import Sender
 from broker.core import limits
 from broker.core.nodes import QueueNode
 from broker.service import Broker

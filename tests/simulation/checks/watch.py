@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
-from broker.amqp.links import Sender
+from broker.amqp.sender import Sender
 from broker.core.commands import TIMES_SINCE, Command
 from broker.core.nodes import CLUSTER, LOCAL, QueueNode
 from broker.core.queues.blocks import Lot
