@@ -6,7 +6,8 @@ delivery is the sequence of its message in that store, in 8 bytes, most signific
 (`broker.core.origins.Traits`): then the message gets the times of the traits, whatever the message and the queue define, and its
 failures are counted on. A new message is put on the origin's queue, and its batch records this (HELD records). A message that is
 held already, committed or in progress, is not enqueued, and gets its `accepted` when the one in progress is committed. If the
-queue or the disk is full, or the queue is deleted, the link ends, so that no message overtakes one that was not accepted.
+queue or the disk is full, or the queue is deleted, or its deletion is not committed yet, the link ends, so that no message
+overtakes one that was not accepted.
 
 Invariants: a message of an origin is enqueued once, however often it is sent, before and after a failover; an origin has one
 link, and a later link replaces an earlier one, so that messages keep their order; messages are on the queue in the order in which
@@ -334,6 +335,8 @@ class OriginTerminus:
         """Why so many messages cannot be taken now, behind so many that were just put; "" if they can."""
         if self._origins.logs.closed:
             return "this broker leaves itself"
+        if self._origins.logs.nodes.is_going(node.uuid):
+            return f"queue {node.name!r} is being deleted"
         if ledger.state.held_runs + before + count > limits.MAX_HELD_RUNS:
             return f"the runs of sequences that are remembered of all drains have reached their limit of {limits.MAX_HELD_RUNS}"
         if not has_room(node, count, nbytes, largest):
@@ -397,7 +400,7 @@ class OriginUpload(Uploading):
         head: bytes,
         tags: _FindTags,
     ) -> None:
-        super().__init__(logs, producer, [found[2]], head)
+        super().__init__(logs, producer, [found[2]], head, named=found[2])
         self._ledger, self._origin, _ = found
         self._says = self._says._replace(delay_ms=0)  # the source has applied the delay already
         self._tags = tags
@@ -416,7 +419,7 @@ class OriginUpload(Uploading):
             return False
         condition = fault[1] if fault[0] == REJECTED else None
         self.abandon()
-        stop(self._producer, condition or Condition("amqp:resource-limit-exceeded", "the disk takes nothing now"))
+        stop(self._producer, condition or Condition("amqp:resource-limit-exceeded", "nothing large is taken now"))
         return True
 
     def finish(self, delivery_id: int) -> None:

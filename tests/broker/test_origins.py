@@ -225,6 +225,23 @@ def test_a_link_ends_with_its_queue_and_the_origin_may_come_to_another() -> None
         assert taking.bodies() == ["2"], "the first was on the queue before, and went with it"
 
 
+@pytest.mark.parametrize("size", [0, LARGE])
+def test_what_comes_while_the_queue_is_being_deleted_stays_at_the_source(size: int) -> None:
+    """Breaks when it is put behind the end of the queue, and remembered: it leaves the source, and nobody has it."""
+    with bench(part_bytes=16 * 1024) as b:
+        taking = Taking(b)
+        link = taking.link()
+        b.begin_deletion("q", ifEmpty=True)
+        taking.send(link, 1, size=size)
+        assert (condition(link), statuses(taking.client, link)) == ("amqp:resource-limit-exceeded", [])
+        b.commit_all()
+        assert ("q" in b.broker.nodes.queues, taking.held.runs()) == (False, [])
+        b.queue("q")
+        assert taking.ask("TAKE", store=STORE, queue=QUEUE, into="q")[0] == 200
+        taking.send(taking.link(), 1, size=size)
+        assert (b.depth("q"), taking.held.runs()) == (1, [(1, 1)])
+
+
 def test_a_bound_on_what_is_remembered_ends_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
     with bench() as b:
         taking = Taking(b)
