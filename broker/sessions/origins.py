@@ -433,9 +433,7 @@ class OriginUpload(Uploading):
             self.abandon()
             confirm(self._ledger, self._producer, delivery_id, 1)
         elif not self._stopped():
-            if not self._queues:  # the link has ended, and its queue was deleted
-                self.abandon()
-            elif tags[1] is None:
+            if tags[1] is None:
                 super().finish(delivery_id)
             else:
                 self._finish_with(delivery_id, tags[1][0])

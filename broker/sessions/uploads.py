@@ -121,7 +121,7 @@ class Uploading:
             self._logs.coming.came(self, self._nbytes)
             for queue in self._queues:
                 self._check_room(queue)
-        except (Unplaced, Full) as error:
+        except (Unplaced, Full, LookupError) as error:
             return outcome_of(error)
         return None
 
@@ -137,10 +137,12 @@ class Uploading:
                 raise Full(text, queue.name)
 
     def _still_there(self) -> list[QueueNode]:
-        """The queues of it that were not deleted meanwhile. Unplaced."""
-        if self._named is not None:
-            check_stays(self._logs, self._named)
+        """The queues of it that were not deleted meanwhile. Unplaced; LookupError, when the one that it names was."""
         by_uuid = self._logs.nodes.queue_by_uuid
+        if self._named is not None:
+            if by_uuid(self._named.uuid) is None:
+                raise LookupError(f"queue {self._named.name!r} was deleted")
+            check_stays(self._logs, self._named)
         there = [by_uuid(queue.uuid) is not None for queue in self._queues]
         if not all(there):
             self._lanes = [lane for lane, stays in zip(self._lanes, there, strict=True) if stays]

@@ -376,6 +376,25 @@ def test_a_large_message_finds_its_queue_by_its_address() -> None:
         assert outcome(client).remote.condition.name == "amqp:not-found"
 
 
+def test_a_large_message_by_its_address_to_a_queue_that_is_deleted_meanwhile_is_refused() -> None:
+    """Breaks when it is accepted, and nobody has it: the link of such a message does not end with the queue."""
+    with bench(part_bytes=PART) as b:
+        b.queue("q")
+        client, data = b.client(), encoded(address="q")
+        link = client.sender(None)
+        delivery = begin(client, link, data[:20_000])
+        assert client.request("DELETE", "queue", "q", {})[0] == 204
+        link.stream(data[20_000:])
+        link.advance()
+        b.pass_time(0.1, 0.02)
+        assert delivery.remote_state == proton.Delivery.REJECTED
+        assert delivery.remote.condition.name == "amqp:not-found"
+        assert delivery.remote.condition.description == "queue 'q' was deleted"
+        assert parts_of(b) == 0
+        client.send(link, LARGE, address="q")
+        assert outcome(client).remote.condition.name == "amqp:not-found"
+
+
 def test_an_answer_of_some_size_reaches_its_mailbox_and_a_larger_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """JMS sends answers over one link without an address: these need not be small."""
     with bench(part_bytes=PART) as b:
