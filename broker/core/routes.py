@@ -222,7 +222,7 @@ class RouteLife:
         self._idle = 0
         """Intervals with nothing held since the last request, or since the link was attached."""
         self._looks = 0
-        """Intervals since refused bindings were asked for, or since the link was attached."""
+        """Intervals since refused bindings were asked for, or all were read, or since the link was attached."""
         self._doubts = False
         """Whether the bindings are still to be read a second time over this connection."""
         self._goes_on = False
@@ -375,26 +375,30 @@ class RouteLife:
         if self.state == WAITING:
             return self._connect()
         self._failures = 0
-        again = self._ask_again()
+        self._looks += 1
         self._idle = 0 if held else self._idle + 1
         if not held and (self.route.kind == QUEUE or self._idle < IDLE_LOOKS):
-            return [*again, Wake(LOOK_S)]
+            return [Wake(LOOK_S)]
         assert self.place is not None
         self._asked, self._idle = held, 0
         runs = [number for run in held for number in run]
         asked = {"store": self.place.store, "queue": self.place.queue, "runs": runs}
         if self.bindings is not None:
-            self.bindings.look()
-        return [*again, Ask("LEFT", SEQUENCE, "", _with_binding(self.route, asked))]
+            self._look(self.bindings)
+        return [Ask("LEFT", SEQUENCE, "", _with_binding(self.route, asked))]
+
+    def _look(self, bindings: Propagation) -> None:
+        """The source is being asked how many bindings there are. Once, after a while, they are in doubt."""
+        if self._doubts and self._looks >= IDLE_LOOKS:
+            self._doubts = False
+            bindings.doubt()
+        bindings.look()
 
     def _ask_again(self) -> list[Effect]:
-        """Once in a while, ask for refused bindings again."""
-        self._looks = (self._looks + 1) % IDLE_LOOKS
-        if self.bindings is None or self._looks:
+        """Once in a while, ask for refused bindings again: after a look, which compares nothing while there are requests."""
+        if self.bindings is None or self._looks < IDLE_LOOKS:
             return []
-        if self._doubts:
-            self._doubts = False
-            self.bindings.doubt()
+        self._looks = 0
         self.bindings.retry()
         return self._propagate(self.bindings)
 
@@ -405,15 +409,16 @@ class RouteLife:
             return self.failed("the source does not say which of its messages have left it")
         gone = minus(self._asked, list(zip(numbers[::2], numbers[1::2], strict=True)))
         self._asked = ()
-        then: Effect = Wake(LOOK_S)
+        then: list[Effect]
         if self.bindings is not None and self.bindings.differs(body):
+            self._looks = 0
             self.bindings.read_again()
-            then = Ask("QUERY", "exchange", self.route.exchange)
-            self._asks.append(then)
+            then = self._ask(Ask("QUERY", "exchange", self.route.exchange))
         elif body.get("bound") is False:
-            then = _binding(self.route)
-            self._asks.append(then)
-        return [Forget(gone), then] if gone else [then]
+            then = self._ask(_binding(self.route))
+        else:
+            then = [*self._ask_again(), Wake(LOOK_S)]
+        return [Forget(gone), *then] if gone else then
 
     def _bound(self) -> list[Effect]:
         """The source has made the binding again."""

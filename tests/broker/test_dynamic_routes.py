@@ -302,6 +302,22 @@ def test_a_binding_that_somebody_has_deleted_at_the_source_is_made_again(net: Ne
     assert list(bindings(net, "a")) == ["k"]
 
 
+def test_a_binding_that_somebody_has_deleted_is_made_again_while_the_source_refuses_another_one(
+    net: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "k" * 200
+    for key in ("k", long):
+        bind(net, "b", key)
+    monkeypatch.setattr(limits, "MAX_NAME_BYTES", 100)
+    route(net, "b", "a")
+    (queue,) = queues(net, "a")
+    net.pass_time(12)
+    unbind(net, "a", "k", queue)
+    net.pass_time(12)
+    assert list(bindings(net, "a")) == ["k"]
+    assert "has more than 100 bytes" in net.item("b")["lastError"]
+
+
 def test_the_exchange_of_the_destination_that_was_deleted_wants_nothing_and_one_made_again_what_is_bound_to_it(
     net: Network,
 ) -> None:

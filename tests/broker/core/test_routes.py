@@ -272,8 +272,35 @@ def test_a_dynamic_route_asks_seldom_for_what_was_refused() -> None:
     one.attached()
     for _ in range(IDLE_LOOKS - 1):
         assert [type(effect) for effect in one.woken([(1, 2)])] == [Ask]
-        one.answered({"runs": [1, 2]})
-    assert one.woken([(1, 2)])[0] == Wish("a", passed("d"))
+        assert one.answered({"runs": [1, 2]}) == [Wake(LOOK_S)]
+    one.woken([(1, 2)])
+    assert one.answered({"runs": [1, 2]}) == [WHICH], "all bindings are read a second time, with which it asks again too"
+    one.answered(TOPIC)
+    assert one.answered(bound()) == [Wish("a", passed("d")), Wake(LOOK_S)]
+    assert one.bound("a", 403, "no") == []
+    for _ in range(IDLE_LOOKS - 1):
+        one.woken([(1, 2)])
+        assert one.answered({"runs": [1, 2]}) == [Wake(LOOK_S)]
+    one.woken([(1, 2)])
+    assert one.answered({"runs": [1, 2]}) == [Wish("a", passed("d")), Wake(LOOK_S)]
+
+
+def test_a_dynamic_route_that_is_idle_sees_what_others_changed_although_a_binding_is_refused() -> None:
+    one, _ = dynamic(wanting("a", "b"), "a")
+    assert one.bound("b", 403, "no") == [Note(PLACE)]
+    one.noted("")
+    one.attached()
+    assert [type(effect) for effect in look_while_idle(one)] == [Ask]
+    assert one.answered({"runs": [], "exchange": "x-u", "bindings": 1}) == [WHICH], "the second reading"
+    one.answered(TOPIC)
+    one.answered(bound("a"))
+    one.bound("b", 403, "no")
+    for _ in range(2):
+        look_while_idle(one)
+        assert one.answered({"runs": [], "exchange": "x-u", "bindings": 1}) == [Wish("b", passed("d")), Wake(LOOK_S)]
+        assert one.bound("b", 403, "no") == []
+    look_while_idle(one)
+    assert one.answered({"runs": [], "exchange": "x-u", "bindings": 0}) == [WHICH], "somebody has deleted the one that was there"
 
 
 def test_a_dynamic_route_does_not_run_between_exchanges_of_different_types_or_within_a_cluster() -> None:
