@@ -57,11 +57,30 @@ def _is_path(value: Any) -> bool:
     )
 
 
+def _fault_of(arguments: dict[str, Any]) -> str:
+    """Why a source cannot be asked for a binding with these arguments, or could not say that it has it; "" if it can."""
+    if not arguments:
+        return ""
+    if len(text_of(arguments)) > limits.MAX_ROUTE_ARGUMENTS_BYTES:
+        return f"its arguments have more than {limits.MAX_ROUTE_ARGUMENTS_BYTES} bytes, and it is not propagated"
+    if _depth(arguments) > limits.MAX_ROUTE_ARGUMENTS_DEPTH:
+        return f"its arguments are nested more than {limits.MAX_ROUTE_ARGUMENTS_DEPTH} deep, and it is not propagated"
+    return ""
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and maps are nested."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(_depth, inner), default=0)
+
+
 @dataclass(slots=True)
 class _Wanted:
-    """Bindings here that match the same messages: how many ordinary ones there are, and the paths of each of a route."""
+    """Bindings here that match the same messages: how many ordinary ones there are, and the paths of each of a route. `fault`:
+    why they cannot be propagated."""
 
     arguments: dict[str, Any]
+    fault: str
     own: int = 0
     passed: dict[tuple[str, str], tuple[Path, ...]] = field(default_factory=dict)
 
@@ -98,7 +117,9 @@ class Interest:
             return changed
         there, plain = self._at_source(key, arguments)
         paths = arguments.get(PATHS)
-        wanted = self._wanted.setdefault(there, _Wanted(plain))
+        wanted = self._wanted.get(there)
+        if wanted is None:
+            wanted = self._wanted[there] = _Wanted(plain, _fault_of(plain))
         own = paths is None or bool(fault_of_paths(name, paths))
         if own:
             wanted.own += 1
@@ -137,8 +158,8 @@ class Interest:
         """The arguments of the binding with this key that a source with this identity must have, or None. The text says what is
         left out of it; "" for nothing."""
         wanted = self._wanted.get(key)
-        if wanted is None:
-            return None, ""
+        if wanted is None or wanted.fault:
+            return None, "" if wanted is None else wanted.fault
         paths = [path for path in self._shortest(wanted) if source not in path]
         near = [path for path in paths if len(path) <= limits.MAX_ROUTE_HOPS]
         told = near[: limits.MAX_BINDING_ORIGINS]

@@ -453,6 +453,11 @@ MAX_ROUTE_BINDINGS = 10_000
 """Bindings that one dynamic route has at its source. Those that were made last are left out."""
 MAX_BINDING_ORIGINS = 64
 """Clusters whose wish for the same messages a dynamic route tells its source; those with the longest paths are left out."""
+MAX_ROUTE_ARGUMENTS_BYTES = 64 * KIB
+"""Arguments, as a text, of a binding of a headers exchange that a dynamic route propagates. With the paths they fit into one
+request to its source."""
+MAX_ROUTE_ARGUMENTS_DEPTH = 24
+"""Nesting of lists and maps in them. The source's answer has more of them around the arguments, and is read to MAX_AMQP_DEPTH."""
 BINDINGS_AT_ONCE = 16
 """Requests for bindings that a dynamic route sends to its source before the first one is answered."""
 BINDINGS_COMPARED = 100

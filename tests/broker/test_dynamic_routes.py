@@ -360,6 +360,21 @@ def test_a_binding_that_the_source_refuses_is_named_and_the_others_are_made(
     assert (net.item("b")["bindings"], net.item("b")["lastError"]) == (3, "")
 
 
+def test_a_binding_whose_arguments_fit_into_no_request_or_answer_is_named_and_the_route_runs(net: Network) -> None:
+    nested: Any = 1
+    for _ in range(30):
+        nested = [nested]
+    for key, value in (("deep", nested), ("long", "x" * 1_048_000), ("usual", 1)):
+        bind(net, "b", key, "in", "amq.match", arguments={"a": value})
+    route(net, "b", "a", "amq.match")
+    net.pass_time(12)
+    item = net.item("b")
+    assert (item["state"], item["bindings"]) == ("Operational", 1)
+    assert item["lastError"].endswith("and it is not propagated (and 1 others)")
+    net.send("a", "amq.match", "m", properties={"a": 1})
+    assert net.bodies("b", "in") == ["m"]
+
+
 def test_a_path_changes_although_the_source_has_as_many_bindings_as_it_may_have(
     net: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:

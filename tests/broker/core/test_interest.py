@@ -57,6 +57,21 @@ def test_a_headers_exchange_wants_a_binding_for_each_set_of_arguments_whatever_t
     assert interest().shown("a.#") == "a.#"
 
 
+def test_arguments_that_a_source_could_not_read_or_tell_are_not_propagated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_ROUTE_ARGUMENTS_BYTES", 40)
+    monkeypatch.setattr(limits, "MAX_ROUTE_ARGUMENTS_DEPTH", 3)
+    one = interest("headers")
+    for arguments, fault in (
+        ({"a": "x" * 32}, ""),
+        ({"a": "x" * 33}, "its arguments have more than 40 bytes, and it is not propagated"),
+        ({"a": [{"b": 1}, []]}, ""),
+        ({"a": [{"b": [1]}]}, "its arguments are nested more than 3 deep, and it is not propagated"),
+    ):
+        (key,) = one.put("u", "q", "k", arguments)
+        assert one.wanted(key, "s") == (None if fault else {**arguments, **passed("d")}, fault)
+        one.put("u", "q", "k", None)
+
+
 def test_a_wish_that_was_passed_on_has_the_path_with_this_cluster_at_its_end_and_does_not_go_back() -> None:
     one = interest()
     one.put("u", "qpid-route.r", "k", passed("ab"))
