@@ -5,8 +5,9 @@ of its queue, page by page (`page`); `compare` finds the keys whose binding may 
 `wishes` gives requests for these, a bounded number at a time, and `answered` takes the results. Later changes of the interest
 come with `touch`. With each look (`look`), the source says how many bindings the queue has at which exchange; if this is not
 what the route has made (`differs`), somebody else has changed them, or the exchange is another one of the same name: all are
-read again. They are also read again once, some time after the beginning (`doubt`): a request of an earlier connection may have
-been executed after the first reading.
+read again. While there are requests, the number says nothing, but another exchange is seen (`is_of_another`).
+All are also read again once, some time after the beginning (`doubt`): a request of an earlier connection may have been executed
+after the first reading.
 
 A binding that the source refuses is left out, and so are bindings beyond the limit of a route, and what the interest leaves out;
 `error` names them. `retry` asks for refused ones again.
@@ -225,6 +226,11 @@ class Propagation:
         count = body.get("bindings")
         others = type(count) is int and (body.get("exchange"), count) != (self._exchange[0], len(self._has))
         return self._comparable and (others or self._doubtful)
+
+    def is_of_another(self, body: Mapping[str, Any]) -> bool:
+        """Whether this answer shows that the source's exchange is another one now, or that there is none. Requests change the
+        number of bindings, but not this."""
+        return type(body.get("bindings")) is int and body.get("exchange") != self._exchange[0]
 
     def doubt(self) -> None:
         """Read them again at the next look."""

@@ -414,6 +414,8 @@ class RouteLife:
             self._looks = 0
             self.bindings.read_again()
             then = self._ask(Ask("QUERY", "exchange", self.route.exchange))
+        elif self.bindings is not None and self.bindings.is_of_another(body):
+            then = self.failed(f"the source's exchange {self.route.exchange!r} was deleted, or created again")
         elif body.get("bound") is False:
             then = self._ask(_binding(self.route))
         else:

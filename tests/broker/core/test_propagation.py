@@ -220,6 +220,8 @@ def test_a_look_shows_whether_somebody_else_has_changed_the_bindings_or_made_the
     assert not one.differs({"exchange": "x-u", "bindings": 2}), "one was asked for after the look"
     one.look()
     assert not one.differs({"exchange": "x-u", "bindings": 2}), "one was being asked for at the look"
+    assert [one.is_of_another({"exchange": name, "bindings": 2}) for name in ("x-u", "another", "")] == [False, True, True]
+    assert not one.is_of_another({"runs": []}), "a source of an earlier release does not say"
     one.answered("b", 200, "")
     assert not differs(bindings=2)
     assert not differs(bindings=2)

@@ -265,6 +265,23 @@ def test_a_dynamic_route_reads_its_bindings_again_when_somebody_else_has_changed
     assert one.last_error == "there is no exchange named 'x'"
 
 
+def test_a_dynamic_route_whose_bindings_change_all_the_time_sees_that_the_exchange_of_the_source_is_another_one() -> None:
+    wants = wanting("a")
+    one, _ = dynamic(wants, "a")
+    one.noted("")
+    one.attached()
+    assert one.touched(wants.put("u-b", "q", "b", {})) == [Wish("b", passed("d"))]
+    one.woken([(1, 2)])
+    assert one.answered({"runs": [1, 2], "exchange": "x-u", "bindings": 5}) == [Wake(LOOK_S)], "the number says nothing now"
+    one.woken([(1, 2)])
+    assert one.answered({"runs": [2, 1], "exchange": "x-2", "bindings": 1}) == [
+        Forget([(1, 1)]),
+        Drop(),
+        Wake(FIRST_DELAY_S),
+    ]
+    assert one.last_error == "the source's exchange 'x' was deleted, or created again"
+
+
 def test_a_dynamic_route_asks_seldom_for_what_was_refused() -> None:
     one, _ = dynamic(wanting("a"))
     assert one.bound("a", 403, "no") == [Note(PLACE)]
