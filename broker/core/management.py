@@ -198,11 +198,12 @@ def binding_items(nodes: Nodes, after: Place = (), most: int = 1 << 30, *, excha
 
 
 def _bindings_between(nodes: Nodes, after: Place, most: int, exchange: str, queue: str) -> Stream:
-    """Those of this exchange and this queue, as far as they are named."""
-    node = nodes.queues.get(queue)
+    """Those of this exchange and this queue, as far as they are named. A local exchange that the cluster's one of this name hides
+    is not meant: nobody reaches it."""
+    node, of = nodes.queues.get(queue), nodes.exchanges.get(exchange)
     if queue and node is None:
         raise Refused(404, f"there is no queue named {queue!r}")
-    found = [bound for bound in nodes.bindings(node) if exchange in ("", bound[0].name)]
+    found = [bound for bound in nodes.bindings(node) if not exchange or bound[0] is of]
     yield from _bindings_in_order(found, after, most)
 
 

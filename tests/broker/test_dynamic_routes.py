@@ -9,7 +9,7 @@ import proton
 import pytest
 
 from broker.core import limits
-from broker.core.commands import MachineVersion
+from broker.core.commands import ExchangeAdd, MachineVersion
 from broker.core.exchange import PATHS
 from broker.core.routes import IDLE_LOOKS
 from tests.broker.clients import ADMIN, condition
@@ -290,6 +290,19 @@ def test_the_exchange_of_a_source_that_was_deleted_and_made_again_is_bound_again
     net.ask("a", "CREATE", "exchange", "news", exchangeType="fanout")
     net.pass_time(12)
     assert "of type fanout at the source, and of type topic here" in net.item("b")["lastError"]
+
+
+def test_what_is_bound_at_an_exchange_that_another_one_of_this_name_hides_is_bound_at_that_one(net: Network) -> None:
+    source = net.add("p", clustered=True, default_level="all")
+    net.ask("p", "CREATE", "exchange", "news", exchangeType="topic", replicate="none")
+    net.ask("b", "CREATE", "exchange", "news", exchangeType="topic")
+    bind(net, "b", "k", exchange="news")
+    route(net, "b", "p", "news")
+    source.broker.lead.change(ExchangeAdd(uuid="hides", name="news", kind="topic", level="all"), lambda reason: None)
+    net.pass_time(IDLE_LOOKS + 2)
+    assert source.broker.logs.nodes.exchanges["news"].uuid == "hides"
+    net.send("p", "news", "m", subject="k")
+    assert net.bodies("b", "in") == ["m"]
 
 
 def test_a_binding_that_somebody_has_deleted_at_the_source_is_made_again(net: Network) -> None:
