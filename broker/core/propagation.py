@@ -92,6 +92,11 @@ class Propagation:
         """Whether everything is done that the first comparison has found."""
         return self.is_read and not self._first
 
+    @property
+    def is_misled(self) -> bool:
+        """Whether the two exchanges do not fit together, and nothing is left to be withdrawn."""
+        return bool(self.mismatch) and self.is_read and not (self._asked or self._changed)
+
     # ---- reading
 
     def exchange(self, body: Mapping[str, Any]) -> None:
@@ -101,12 +106,11 @@ class Propagation:
                 self._exchange = uuid, kind
             case _:
                 raise ValueError(f"the source does not say what its exchange {self._name!r} is")
-        if self.mismatch:
-            raise ValueError(self.mismatch)
 
     @property
     def mismatch(self) -> str:
-        """Why the two exchanges do not fit together; "" if they do, or if there is none here."""
+        """Why the two exchanges do not fit together; "" if they do, or if there is none here. While they do not, nothing is
+        wanted."""
         here, there = self.interest.kind, self._exchange[1]
         if here in ("", there):
             return ""
@@ -139,7 +143,7 @@ class Propagation:
     def compare(self) -> None:
         """Everything is read: compare it with the interest, those first that may have to go, which makes room."""
         self.is_read = True
-        self._changed = OrderedDict.fromkeys((*self._has, *self.interest))
+        self._changed = OrderedDict.fromkeys(self._has if self.mismatch else (*self._has, *self.interest))
         self._first = set(self._changed)
 
     # ---- changing
@@ -177,7 +181,7 @@ class Propagation:
         return found
 
     def _compared(self, key: str) -> Wish | None:
-        arguments, why = self.interest.wanted(key, self._source)
+        arguments, why = (None, "") if self.mismatch else self.interest.wanted(key, self._source)
         text = None if arguments is None else text_of(arguments)
         self._beyond.pop(key, None)
         self._partial.pop(key, None)

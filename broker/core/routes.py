@@ -306,16 +306,17 @@ class RouteLife:
         if after is not None:
             return self._ask(_bindings_after(self.route, after))
         bindings.compare()
-        then: list[Effect] = [Wake(LOOK_S)] if self.state == RUNNING else []
-        return [*self._propagate(bindings), *then]
+        return self._and_on(self._propagate(bindings))
+
+    def _and_on(self, effects: list[Effect]) -> list[Effect]:
+        """These, and the next look, if the route runs still."""
+        return [*effects, Wake(LOOK_S)] if self.state == RUNNING else effects
 
     def touched(self, keys: Iterable[str]) -> list[Effect]:
         """The interest in the exchange has changed for these keys at the source."""
         bindings = self.bindings
         if bindings is None or not bindings.is_read:
             return []
-        if bindings.mismatch:
-            return self.failed(bindings.mismatch)
         bindings.touch(keys)
         return self._propagate(bindings)
 
@@ -335,12 +336,15 @@ class RouteLife:
         return [] if self.bindings is None or not self.bindings.is_read else self._propagate(self.bindings)
 
     def _propagate(self, bindings: Propagation) -> list[Effect]:
-        """Ask for what is to be changed; when the bindings are there, the messages can come."""
+        """Ask for what is to be changed; when the bindings are there, the messages can come. Between exchanges that do not fit
+        together the route does not run: then its bindings are withdrawn first, because nobody takes their messages."""
         effects: list[Effect] = [*bindings.wishes()]
+        if bindings.is_misled:
+            return [*effects, *self.failed(bindings.mismatch)]
         if bindings.may_go_on and not self._goes_on:
             self._goes_on = True
             effects.append(GoOn())
-        if self._awaits_bindings and bindings.is_ready:
+        if self._awaits_bindings and bindings.is_ready and not bindings.mismatch:
             assert self.place is not None
             self._awaits_bindings = False
             effects.append(Note(self.place))
@@ -419,7 +423,7 @@ class RouteLife:
         elif body.get("bound") is False:
             then = self._ask(_binding(self.route))
         else:
-            then = [*self._ask_again(), Wake(LOOK_S)]
+            then = self._and_on(self._ask_again())
         return [Forget(gone), *then] if gone else then
 
     def _bound(self) -> list[Effect]:

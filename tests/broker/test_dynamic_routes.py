@@ -350,6 +350,27 @@ def test_the_exchange_of_the_destination_that_was_deleted_wants_nothing_and_one_
     assert "of type topic at the source, and of type direct here" in net.item("b")["lastError"]
 
 
+def test_a_route_whose_exchange_is_of_another_type_now_leaves_no_bindings_that_fill_its_queue(net: Network) -> None:
+    for at in "ab":
+        net.ask(at, "CREATE", "exchange", "news", exchangeType="topic")
+    for number in range(40):
+        bind(net, "b", f"k{number}", exchange="news")
+    route(net, "b", "a", "news")
+    net.away.add("a")
+    net.cut()
+    net.ask("b", "DELETE", "exchange", "news")
+    net.ask("b", "CREATE", "exchange", "news", exchangeType="fanout")
+    net.away.clear()
+    net.pass_time(2)
+    assert "of type topic at the source, and of type fanout here" in net.item("b")["lastError"]
+    assert bindings(net, "a", "news") == {}
+    net.ask("b", "DELETE", "exchange", "news")
+    net.ask("b", "CREATE", "exchange", "news", exchangeType="topic")
+    bind(net, "b", "k", exchange="news")
+    net.pass_time(12)
+    assert (list(bindings(net, "a", "news")), net.item("b")["lastError"]) == (["k"], "")
+
+
 def test_a_binding_that_the_source_refuses_is_named_and_the_others_are_made(
     net: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -328,11 +328,16 @@ def test_a_dynamic_route_does_not_run_between_exchanges_of_different_types_or_wi
     one.connected()
     one.answered({})
     one.answered(FOUND)
-    assert one.answered(TOPIC) == [Drop(), Wake(FIRST_DELAY_S)]
+    assert one.answered(TOPIC) == [PAGE]
+    assert one.answered(bound("b")) == [Wish("b", None)], "what is there is withdrawn, and nothing is made"
+    assert one.bound("b", 200, "") == [Drop(), Wake(FIRST_DELAY_S)]
     assert one.error.startswith("exchange 'x' is of type topic at the source, and of type fanout here")
-    wants.reset("topic", ())
-    two, _ = dynamic(wants)
-    assert two.touched(wants.reset("direct", [("u", "q", "k", {})]))[0] == Drop()
+    wants.reset("topic", [("u", "q", "k", {})])
+    two, _ = dynamic(wants, "k")
+    two.noted("")
+    two.attached()
+    assert two.touched(wants.reset("direct", [("u", "q", "k", {})])) == [Wish("k", None)]
+    assert two.bound("k", 200, "") == [Drop(), Wake(FIRST_DELAY_S)]
     assert "of type direct here" in two.error
     three = RouteLife(DYNAMIC, lambda key: 0, interest(here="c"))
     three.start()
@@ -340,6 +345,16 @@ def test_a_dynamic_route_does_not_run_between_exchanges_of_different_types_or_wi
     three.answered({})
     assert three.answered(FOUND) == [Drop(), Wake(FIRST_DELAY_S)]
     assert three.error == "the source is this cluster: a dynamic route fetches from another one"
+
+
+def test_a_source_that_does_not_say_what_its_exchange_is_gets_no_bindings() -> None:
+    one = RouteLife(DYNAMIC, lambda key: 0, wanting("a"))
+    one.start()
+    one.connected()
+    one.answered({})
+    assert one.answered(FOUND) == [WHICH]
+    assert one.answered({"items": []}) == [Drop(), Wake(FIRST_DELAY_S)]
+    assert one.error == "the source does not say what its exchange 'x' is"
 
 
 def test_a_dynamic_route_that_ends_has_its_queue_deleted() -> None:
