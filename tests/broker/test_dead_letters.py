@@ -795,18 +795,23 @@ def beside(b: Bench) -> None:
     b.queue("r", replicate="none", alternateExchange="fan")
 
 
+def expire_in_both_logs(b: Bench) -> None:
+    """500 messages of 1,000 bytes expire on each of "q" and "r", and wait, because the disk is nearly full."""
+    b.upgraded()
+    letters_of(b)
+    beside(b)
+    client = b.client()
+    for queue in ("q", "r"):
+        client.send(client.sender(queue), *[bytes(1000)] * 500, ttl=1)
+    for ledger in b.broker.logs.ledgers.values():
+        ledger.on_storage_low("the disk is nearly full", 0)
+    b.pass_time(2)
+
+
 def test_dead_letters_of_both_logs_share_the_room_of_their_disk() -> None:
     """Breaks when each log counts all of the room for itself: together they write twice as much as there is."""
     with bench(clustered=True) as b:
-        b.upgraded()
-        letters_of(b)
-        beside(b)
-        client = b.client()
-        for queue in ("q", "r"):
-            client.send(client.sender(queue), *[bytes(1000)] * 500, ttl=1)
-        for ledger in b.broker.logs.ledgers.values():
-            ledger.on_storage_low("the disk is nearly full", 0)
-        b.pass_time(2)
+        expire_in_both_logs(b)
         assert (b.depth("q"), b.depth("r")) == (500, 500)
         for ledger in b.broker.logs.ledgers.values():
             ledger.on_storage_spare(100_000, 250_000)
@@ -822,15 +827,7 @@ def test_dead_letters_of_both_logs_share_the_room_of_their_disk() -> None:
 def test_room_on_the_disk_counts_once_while_dead_letters_are_not_written() -> None:
     """Breaks when a slow disk shows the same room again: what was put before is not on it yet."""
     with bench(clustered=True) as b:
-        b.upgraded()
-        letters_of(b)
-        beside(b)
-        client = b.client()
-        for queue in ("q", "r"):
-            client.send(client.sender(queue), *[bytes(1000)] * 500, ttl=1)
-        for ledger in b.broker.logs.ledgers.values():
-            ledger.on_storage_low("the disk is nearly full", 0)
-        b.pass_time(2)
+        expire_in_both_logs(b)
         for log in b.logs.values():
             log.automatic = False
         for _ in range(5):

@@ -6,8 +6,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cli.running import run
-from tests.system.harness import BrokerProcess, cluster, eventually, free_ports, spawn
+from tests.system.harness import BrokerProcess, Cluster, cluster, eventually, free_ports, spawn
 from tests.system.terms import active, go_on, resource_manager, traffic
+
+
+def joining(brokers: Cluster, folder: Path) -> BrokerProcess:
+    """A broker with an empty store that knows the others, and is no member yet."""
+    (port,) = free_ports(1)
+    new = BrokerProcess(folder, port, ["--ha-cluster", "yes", "--ha-brokers-url", f"{brokers.url},127.0.0.1:{port}"])
+    brokers.brokers.append(new)
+    new.start()
+    new.wait_for("joining")
+    return new
 
 
 def test_a_cluster_grows_to_five_shrinks_and_replaces_a_dead_broker_under_load(tmp_path: Path) -> None:
@@ -51,12 +61,7 @@ def test_a_broker_of_a_cluster_of_two_is_replaced(tmp_path: Path) -> None:
     """Breaks when the old one stays, because two voters would be left."""
     with cluster(tmp_path, 2) as brokers:
         old = next(broker for broker in brokers.brokers if broker is not brokers.primary())
-        (port,) = free_ports(1)
-        everyone = f"{brokers.url},127.0.0.1:{port}"
-        new = BrokerProcess(tmp_path / "new", port, ["--ha-cluster", "yes", "--ha-brokers-url", everyone])
-        brokers.brokers.append(new)
-        new.start()
-        new.wait_for("joining")
+        new = joining(brokers, tmp_path / "new")
         primary = brokers.primary()
         ran = run("qpid-ha", "replace-broker", old.address, new.address, "-b", primary.address)
         assert ran.status == 0, ran.err
@@ -69,12 +74,7 @@ def test_the_replacement_of_the_primary_of_two_is_finished_that_was_interrupted_
     """Breaks when the second run leaves three voting members, and names nothing that the operator can do."""
     with cluster(tmp_path, 2) as brokers:
         old, other = brokers.brokers
-        (port,) = free_ports(1)
-        everyone = f"{brokers.url},127.0.0.1:{port}"
-        new = BrokerProcess(tmp_path / "new", port, ["--ha-cluster", "yes", "--ha-brokers-url", everyone])
-        brokers.brokers.append(new)
-        new.start()
-        new.wait_for("joining")
+        new = joining(brokers, tmp_path / "new")
         assert run("qpid-ha", "add-broker", new.address, "-b", other.address).status == 0
         words = ("qpid-ha", "replace-broker", old.address, new.address, "-b", other.address)
         ran = run(*words)

@@ -30,6 +30,17 @@ def left(source: BrokerProcess) -> int:
     return int(ask(source.address, "QUERY", "queue", "out")["items"][0]["messages"])
 
 
+def each_came_once_and_in_order(target: Cluster) -> None:
+    """And nothing else is on the queue."""
+    numbers = []
+    for data in take(target.primary().address, "in", 2 * HALF):
+        found: Any = proton.Message()
+        found.decode(data)
+        numbers.append(found.id)
+    assert numbers == list(range(2 * HALF))
+    assert ask(target.primary().address, "QUERY", "queue", "in")["items"][0]["messages"] == 0
+
+
 def test_messages_that_were_moved_away_are_not_destroyed_by_a_route_that_would_move_them_back(tmp_path: Path) -> None:
     with standalone(tmp_path / "west") as west, standalone(tmp_path / "east") as east:
         west.create("queue", "out")
@@ -65,13 +76,7 @@ def test_each_message_comes_once_and_in_order_when_either_side_is_killed_on_the_
         eventually(lambda: left(source), lambda count: count == 0, "the source is empty")
         listed = run("qpid-route", "link", "list", target.url).out.splitlines()[3]
         assert listed.split() == ["127.0.0.1", str(source.port), "tcp", "Y", "Operational"]
-        numbers = []
-        for data in take(target.primary().address, "in", 2 * HALF):
-            found: Any = proton.Message()
-            found.decode(data)
-            numbers.append(found.id)
-        assert numbers == list(range(2 * HALF))
-        assert ask(target.primary().address, "QUERY", "queue", "in")["items"][0]["messages"] == 0
+        each_came_once_and_in_order(target)
 
 
 def bound(at: BrokerProcess) -> list[str]:
@@ -105,13 +110,7 @@ def test_a_dynamic_route_keeps_its_bindings_right_and_its_messages_whole_when_ei
         follower = source.succeed()
         eventually(lambda: bound(follower), lambda keys: keys == ["s", "u"], "the bindings at the next primary")
         eventually(lambda: came(target), lambda count: count >= 2 * HALF, "all messages")
-        numbers = []
-        for data in take(target.primary().address, "in", 2 * HALF):
-            found: Any = proton.Message()
-            found.decode(data)
-            numbers.append(found.id)
-        assert numbers == list(range(2 * HALF))
-        assert ask(target.primary().address, "QUERY", "queue", "in")["items"][0]["messages"] == 0
+        each_came_once_and_in_order(target)
         assert run("qpid-route", "dynamic", "del", *between).status == 0
         eventually(lambda: run("qpid-route", "route", "list", target.url).out, lambda out: out == "", "the end of the route")
         names = [item["name"] for item in ask(follower.address, "QUERY", "queue")["items"]]
