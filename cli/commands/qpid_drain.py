@@ -79,7 +79,7 @@ MOST_END_BYTES = 4096
     "others",
     multiple=True,
     metavar="URL",
-    help="Another broker, whose user in URL has the login that is given. It is not contacted.",
+    help="The login that is given is for the user in URL. This broker is not contacted.",
 )
 @partial(options.connection_options, without=("broker",))
 @options.version_option(NAME)
