@@ -21,11 +21,17 @@ must be called again for the rest (`more`).
 Begins, attaches, detaches and ends are expensive and transfer no message: after `allowance` of them `take` also stops
 (`enough`), and its caller continues after other connections have had their turn. It does so too when the dispositions in it have
 named more than `limits.NAMED_AT_ONCE` deliveries: a short one may name all of a session, and proton makes an event of each.
+
+A flow with `echo` asks for the state of a link, or of a session (part 2.7.4). proton does not show this, so the door notes it
+(`asked`, `asked_of`). Nothing is noted for a link on which the client receives, because proton sends no flow for it on request. A
+new entry counts for the allowance, because of the answer; the same request once more does not.
 """
 
 from __future__ import annotations
 
+import re
 import struct
+from collections import deque
 from enum import Enum, auto
 
 from broker.core import bundles, limits, sasl
@@ -48,8 +54,11 @@ from broker.core.performatives import (
     Refusal,
     code_of,
     deliveries_in,
+    echo_in,
     fields_of,
     handle_of,
+    sends,
+    uint,
     weigh,
 )
 
@@ -63,6 +72,14 @@ _PLAIN = 0x0200
 _TRANSFER8, _TRANSFER32 = 0x005314C0, 0x005314D0
 _FLOW8, _DISPOSITION8 = 0x005313C0, 0x005315C0
 """A consumer that settles message by message sends both for every message: `weigh` would pass short ones as they are."""
+_ARRAY8, _ARRAY32, _TYPE8 = 0xE0, 0xF0, 0xC0
+_COUNT, _FIRST, _FIRST_OF_LONG = 2, 3, 9
+"""Where the number of fields and the first one are in a list with a size of one byte, and the first one in a list with one of
+four."""
+_TO_ECHO = 10
+"""The number of fields in a flow whose last one is `echo`."""
+_TRUE, _BOOLEAN = 0x41, 0x56
+"""An `echo` that is true begins with one of these."""
 _FIRST8, _FIRST32 = 0x4052, 0x4070
 """The last two bytes of `_HEAD` in the usual dispositions: a role without further bytes, and the type of the first delivery."""
 _IDS32 = struct.Struct(">IxI")
@@ -123,7 +140,7 @@ class Door:
         self.more = False
         """Whether `take` has stopped after an Open, and bytes follow it."""
         self.allowance = _ANY_SIZE
-        """How many begins, attaches, detaches and ends one `take` may pass."""
+        """How many begins, attaches, detaches, ends and new requests for a state one `take` may pass."""
         self.enough = False
         """Whether `take` has stopped because the allowance was used up, or because many deliveries were named, and bytes follow:
         take them with b""."""
@@ -131,6 +148,12 @@ class Door:
         """The rest of the allowance."""
         self.named = 0
         """How many deliveries the dispositions in this `take` have named."""
+        self.begun: deque[int] = deque()
+        """The channels of begins that have passed, in their order. The code that gets the sessions from proton empties it."""
+        self.asked: set[tuple[int, int]] = set()
+        """Channel and handle of each link whose state a flow in this `take` asks for."""
+        self.asked_of: set[int] = set()
+        """The channels of sessions whose state the client waits for. The code that answers empties it."""
         self.login = sasl.Exchange(offer)
         self._at = _At.START
         self._held = b""
@@ -141,6 +164,8 @@ class Door:
         self._attached: dict[int, dict[int, int]] = {}
         """Channel -> handle of each link that the client has not detached -> bytes that it takes."""
         self._attached_bytes = 0
+        self._sending: dict[int, set[int]] = {}
+        """Channel -> handles of those links on which the client sends."""
         self._looks = False
         """Whether the client may be one that sends bundles."""
         self._bundles: dict[int, dict[int, int]] = {}
@@ -178,6 +203,7 @@ class Door:
         data = bytes(data)  # which costs nothing if it is; a bytearray could not be looked up
         self.more = self.enough = False
         self._left, self.named = self.allowance, 0
+        self.asked.clear()
         if self._held:
             data = self._held + data
             self._held = b""
@@ -330,7 +356,7 @@ class Door:
         ids, most_named = _IDS32.unpack_from, limits.NAMED_AT_ONCE
         while position < size:
             if position <= last:
-                nbytes, head, _, code, extent = read(data, position)
+                nbytes, head, channel, code, extent = read(data, position)
                 if (
                     (code == _TRANSFER8 or (code == _TRANSFER32 and extent <= longest))
                     and head == _PLAIN
@@ -377,8 +403,13 @@ class Door:
                     and head == _PLAIN
                     and _HEAD_BYTES <= nbytes <= HARMLESS_BYTES
                     and (stop := position + nbytes) <= size
-                    and find(b"\xe0", position + 11, stop) < 0
-                    and find(b"\xf0", position + 11, stop) < 0
+                    and _ARRAY8 not in (fields := data[position + _LIST : stop])
+                    and _ARRAY32 not in fields
+                    and (
+                        fields[_COUNT] < _TO_ECHO
+                        or (_TRUE not in fields and _BOOLEAN not in fields)
+                        or self._heed(channel, echo_in(fields, _FIRST))
+                    )
                 ):
                     position = stop
                     continue
@@ -461,6 +492,8 @@ class Door:
         channel = int.from_bytes(data[position + 6 : position + 8], "big")
         if code in _COSTLY:
             self._left -= 1
+        if code == BEGIN:
+            self.begun.append(channel)
         if code == ATTACH and not self._looks:
             self._looks = any(data.find(sign, position, stop) >= 0 for sign in bundles.SIGNS)
         if code in (ATTACH, DETACH):
@@ -470,8 +503,11 @@ class Door:
                 return  # proton will find no link either
             if code == DETACH:
                 self._attached_bytes -= links.pop(handle, 0)
+                self._sending.get(channel, set()).discard(handle)
                 self._bundles.get(channel, {}).pop(handle, None)
                 return
+            if sends(data, fields, stop):
+                self._sending.setdefault(channel, set()).add(handle)
             nbytes += limits.LINK_BYTES
             links[handle] = links.get(handle, 0) + nbytes
             self._attached_bytes += nbytes
@@ -481,8 +517,23 @@ class Door:
         elif code == END:
             self._attached_bytes -= sum(self._attached.pop(channel, {}).values())
             self._bundles.pop(channel, None)
+            self._sending.pop(channel, None)
+        elif code == FLOW:
+            self._heed(channel, echo_in(data, fields + (_FIRST if data[fields] == _TYPE8 else _FIRST_OF_LONG), stop))
         elif code == CLOSE:
             self._at = _At.ENDED
+
+    def _heed(self, channel: int, echo: re.Match[bytes] | None) -> bool:
+        """Note what a flow asks for, if it has an `echo`. Returns whether more frames may pass after it."""
+        if echo is not None:
+            handle = uint(echo[1], 0, 5)
+            if handle is None:
+                self._left -= channel not in self.asked_of
+                self.asked_of.add(channel)
+            elif handle in self._sending.get(channel, ()):
+                self._left -= (channel, handle) not in self.asked
+                self.asked.add((channel, handle))
+        return self._left >= 0
 
 
 def _bounds(data: bytes, position: int, kind: int, max_bytes: int) -> tuple[int, int]:

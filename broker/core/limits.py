@@ -377,8 +377,8 @@ MANAGEMENT_WAITING_BYTES = 16 * MIB
 """Bytes of management requests of all connections that wait for their turn; above it, requests are rejected."""
 
 SHARE_TURN_S = 0.0005
-"""Seconds that connections before their Open, and begins, attaches, detaches and ends, may take of one turn of the reactor; at
-least one piece of work is always done."""
+"""Seconds that connections before their Open, and begins, attaches, detaches, ends and requests for a state (`echo`), may take of
+one turn of the reactor; at least one piece of work is always done."""
 
 BUSY_S = 0.05
 """For this time after a batch of messages, the broker counts as busy with messages, and floods get less time."""
@@ -393,7 +393,7 @@ ADMIT_TURN_S = 0.005
 """Seconds of one turn of the reactor in which a new primary answers waiting Opens."""
 
 LINKS_AT_ONCE = 16
-"""Begins, attaches, detaches and ends of one connection that are handled at once."""
+"""Begins, attaches, detaches, ends, and requests for a state (`echo`) of one connection that are handled at once."""
 
 ACCEPTS_AT_ONCE = 4
 """Sockets that are accepted at once; the others wait in the kernel."""

@@ -10,6 +10,8 @@ formed, but may still be wrong.
 
 from __future__ import annotations
 
+import re
+
 from broker.core import limits
 from broker.core.values import BadValue, Counter, TooMuch, skip
 
@@ -27,6 +29,12 @@ _UNSETTLED = 7
 """The field of an attach that names the deliveries which its sender has not settled (part 2.7.3)."""
 HARMLESS_BYTES = 256
 """A performative up to this size has few values, unless one of them is an array, whose elements may have no bytes."""
+_TRUE = (b"\x41", b"\x56\x01")
+_FIELD = rb"(?:[\x40-\x43]|[\x52\x56].|\x70.{4})"
+"""A null, a boolean or a uint."""
+echo_in = re.compile(rb"(?s)%b{4}(\x40|\x43|\x52.|\x70.{4})%b{4}(?:\x41|\x56\x01)" % (_FIELD, _FIELD)).match
+"""Call it with the bytes of a flow and the place of the first field: finds an `echo` that is true (part 2.7.4). The group is the
+handle, or a null: then the flow asks for the state of its session."""
 _SERIAL = 0xFFFFFFFF
 """Numbers of deliveries go round after this one (part 2.8.8)."""
 
@@ -128,3 +136,11 @@ def handle_of(code: int, data: bytes, position: int, stop: int) -> int | None:
         except BadValue:
             return None
     return uint(data, position, end)
+
+
+def sends(data: bytes, position: int, stop: int) -> bool:
+    """Whether an attach whose handle can be read is that of a sender, for which proton takes every role that is not true."""
+    _, position, end = fields_of(data, position, stop)
+    for _ in ("name", "handle"):
+        position = skip(data, position, end, 0)
+    return not data[position:end].startswith(_TRUE)

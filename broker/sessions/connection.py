@@ -6,8 +6,8 @@ role gets the session of this role. A backup reads a client's Open and ends the 
 then does every client try its next address at once. A broker that does not serve yet keeps Opens, and the links that follow them,
 until it serves.
 
-Work before the answer to an Open, and begins, attaches, detaches and ends above a small number, uses the share of a turn
-(`broker.sessions.share`). While the connection waits for this share, its socket is not read.
+Work before the answer to an Open, and begins, attaches, detaches, ends and requests for a state above a small number, uses the
+share of a turn (`broker.sessions.share`). While the connection waits for this share, its socket is not read.
 
 Invariants: nothing is written while the socket is full (the engine keeps a limited amount: see `Subscription.room`); when either
 side ends the connection, its session is told at once, before its C objects are freed; of the properties in a client's Open, only

@@ -1,9 +1,9 @@
 """The share of a reactor's turn for expensive work without messages: connections before their Open, and links that come and go.
 
 Life of a piece of such work: a connection before its Open was read, or an open connection has sent more begins, attaches,
-detaches and ends than fit into a turn. If this turn has time left and no connection waits, the work is done at once. Otherwise it
-waits here, its connection is not read, and the next turns do a piece of each waiting connection in order. So a flood gets only
-its share of each turn, however many connections it uses, and all other work gets the rest.
+detaches, ends and requests for a state than fit into a turn. If this turn has time left and no connection waits, the work is done
+at once. Otherwise it waits here, its connection is not read, and the next turns do a piece of each waiting connection in order.
+So a flood gets only its share of each turn, however many connections it uses, and all other work gets the rest.
 
 The size of the share depends on whether messages move (`Allowance`): a message needs several turns of the reactor, and waits in
 each of them for the work of the turn before. Without messages a flood gets half of the time, so that many reconnecting clients

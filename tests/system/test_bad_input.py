@@ -24,7 +24,8 @@ from proton.utils import BlockingConnection, LinkDetached, SendException
 from broker.amqp.sender import Sender
 from broker.core import limits
 from broker.core.door import HEADER
-from tests.broker.core.stream import BEGIN, OPEN, SIXTY_KB_OF_EMPTY_LISTS, ZERO, frame, performative
+from tests.broker.core.stream import BEGIN, CLOSE, OPEN, SIXTY_KB_OF_EMPTY_LISTS, ZERO, attach_to, echo, frame, performative
+from tests.broker.sessions.test_echo import Flow, flows
 from tests.system.harness import BrokerProcess, ask, eventually, standalone
 from tests.system.wire import Peer, Wire
 
@@ -312,6 +313,17 @@ def test_a_client_that_never_reads_costs_no_more_memory_than_its_window(broker: 
     assert rss_bytes(broker) - full < 3 * limits.MAX_UNSETTLED_PER_LINK * len(message)
     greedy.close()
     ask(broker.address, "DELETE", "queue", "deep")
+
+
+def test_a_client_that_asks_for_its_credit_again_and_again_is_answered_a_few_times(broker: BrokerProcess) -> None:
+    """Breaks when each of 100,000 flows with `echo` is answered, or none is."""
+    before = rss_bytes(broker)
+    with Wire(broker.port) as wire:
+        wire.say(HEADER + OPEN + BEGIN + attach_to("others") + echo() * 100_000 + CLOSE)
+        told = [each for each in flows(wire.last_words().removeprefix(HEADER)) if each.handle is not None]
+    assert set(told) == {Flow(0, 0, 0, limits.CREDIT_WINDOW, False)}
+    assert 2 <= len(told) < 5_000, "one gives the credit"
+    assert rss_bytes(broker) - before < 20_000_000
 
 
 # ---- strangers

@@ -22,12 +22,12 @@ from proton.utils import BlockingConnection
 from broker.core import limits
 from broker.core.door import HEADER
 from cli.verify.run import Run, Workload
-from tests.broker.core.stream import BEGIN, OPEN, transfer
+from tests.broker.core.stream import BEGIN, OPEN, attach_to, transfer
 from tests.system.harness import BrokerProcess, Cluster, ask, cluster, eventually
 from tests.system.terms import go_on, traffic
 from tests.system.test_bad_input import rss_bytes
 from tests.system.traffic import take
-from tests.system.wire import Peer, attach_to
+from tests.system.wire import Peer
 
 MIB = limits.MIB
 POURED_BYTES = 20_000

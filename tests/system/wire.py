@@ -20,19 +20,8 @@ from broker.amqp.engine import Engine
 from broker.amqp.links import Link
 from broker.amqp.sender import Sender
 from tests.broker.amqp.pairs import Listener
-from tests.broker.core.stream import NULL, ZERO, attach
 
 WAIT_S = 30.0
-SETTLED = b"\x50\x01"
-NOWHERE = b"\x00\x53\x28\x45"
-"""A source without an address."""
-
-
-def attach_to(target: str) -> bytes:
-    """A frame that attaches a sending link to a target, with the handle 0, whose messages are all settled."""
-    address = b"\xa1" + bytes((len(target),)) + target.encode()
-    terminus = b"\x00\x53\x29\xc0" + bytes((len(address) + 1, 1)) + address
-    return attach(0, SETTLED, NULL, NOWHERE, terminus, NULL, NULL, ZERO)
 
 
 class Wire:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from broker.core import sasl, values
 from broker.core.door import HEADER, Door
 
 NULL, TRUE, FALSE, ZERO = b"\x40", b"\x41", b"\x42", b"\x43"
 EMPTY_LIST = b"\x45"
+SETTLED = b"\x50\x01"
+NOWHERE = b"\x00\x53\x28\x45"
+"""A source without an address."""
 
 
 def frame(body: bytes, *, channel: int = 0, kind: int = 0, extended: bytes = b"") -> bytes:
@@ -49,9 +53,33 @@ def transfer(
     return frame(b"\x00\x53\x14" + listed(*fields, wide=wide) + payload, extended=extended)
 
 
+def uint(number: int) -> bytes:
+    """A uint of four bytes."""
+    return b"\x70" + struct.pack(">I", number)
+
+
+def flow(*fields: bytes, handle: bytes = ZERO, channel: int = 0, wide: bool = False, extended: bytes = b"") -> bytes:
+    """A flow; `fields` are those behind the handle."""
+    body = b"\x00\x53\x13" + listed(NULL, uint(2048), ZERO, ZERO, handle, *fields, wide=wide)
+    return frame(body, channel=channel, extended=extended)
+
+
+def echo(value: bytes = TRUE, *more: bytes, handle: bytes = ZERO, channel: int = 0, **form: Any) -> bytes:
+    """A flow whose `echo` has this value; `more` are the fields behind it."""
+    return flow(ZERO, b"\x52\x64", NULL, FALSE, value, *more, handle=handle, channel=channel, **form)
+
+
 def attach(handle: int, *more: bytes, name: bytes = b"\xa1\x01l", channel: int = 0) -> bytes:
     """An attach; `more` are the fields behind the role."""
     return performative(0x12, name, b"\x52" + bytes((handle,)), FALSE, *more, channel=channel)
+
+
+def attach_to(target: str, handle: int = 0, channel: int = 0) -> bytes:
+    """An attach of a sending link to a target, whose messages are all settled."""
+    address = b"\xa1" + bytes((len(target),)) + target.encode()
+    terminus = b"\x00\x53\x29\xc0" + bytes((len(address) + 1, 1)) + address
+    fields = (SETTLED, NULL, NOWHERE, terminus, NULL, NULL, ZERO)
+    return attach(handle, *fields, name=values.encode(f"to {target} {handle}"), channel=channel)
 
 
 OPEN = performative(0x10, b"\xa1\x01c")
@@ -87,16 +115,21 @@ class Knock:
         self.door = Door(max_frame_bytes, offer)
         self.admits = admits
         self.passed = b""
+        self.asked: set[tuple[int, int]] = set()
 
     def say(self, *reads: bytes) -> Knock:
         """What the client sends, a read at a time."""
         for data in reads:
-            self.passed += self.door.take(data)
+            self._take(data)
             while self.door.more:
                 self._answer()
-                self.passed += self.door.take(b"")
+                self._take(b"")
             self._answer()
         return self
+
+    def _take(self, data: bytes) -> None:
+        self.passed += self.door.take(data)
+        self.asked |= self.door.asked
 
     def _answer(self) -> None:
         if self.admits:

@@ -28,6 +28,8 @@ from tests.broker.core.stream import (
     admitted,
     attach,
     cut,
+    echo,
+    flow,
     frame,
     init,
     listed,
@@ -35,6 +37,7 @@ from tests.broker.core.stream import (
     performative,
     properties,
     transfer,
+    uint,
 )
 
 FLOW = performative(0x13, ZERO, ZERO, ZERO, ZERO)
@@ -371,15 +374,99 @@ def test_what_goes_through_does_not_depend_on_the_turns_it_takes(frames: list[by
     assert (found, knock.refusal) == (stream, "")
 
 
+# ---- flows that ask for a state
+
+
+def consumes(handle: int, role: bytes = TRUE) -> bytes:
+    """An attach of a client that receives."""
+    return performative(0x12, b"\xa1\x01r", b"\x52" + bytes((handle,)), role)
+
+
+LINKS = BEGIN + attach(0) + attach(7) + consumes(8) + consumes(9, b"\x56\x01")
+
+
+@pytest.mark.parametrize(
+    "said, asks",
+    [
+        (echo(), (0, 0)),
+        (echo(b"\x56\x01"), (0, 0)),
+        (echo(TRUE, NULL), (0, 0)),
+        (echo(TRUE, mapped(b"\xa3\x01k", TRUE)), (0, 0)),
+        (echo(TRUE, mapped(b"\xa3\x01k", text(300))), (0, 0)),
+        (echo(handle=b"\x52\x07"), (0, 7)),
+        (echo(handle=uint(7)), (0, 7)),
+        (echo(wide=True), (0, 0)),
+        (echo(extended=b"more"), (0, 0)),
+        (echo(handle=NULL), (0, None)),
+        (flow(NULL, NULL, NULL, NULL, TRUE, handle=NULL, channel=3), (3, None)),
+    ],
+)
+def test_a_flow_with_echo_asks_for_the_state_of_the_link_that_it_names_or_of_its_session(
+    said: bytes, asks: tuple[int, int | None]
+) -> None:
+    for ahead in (b"", PIECE, FLOW):
+        for knock in (admitted().say(LINKS + ahead + said), admitted().say(*cut(LINKS + ahead + said, range(400)))):
+            assert [*knock.asked, *((channel, None) for channel in knock.door.asked_of)] == [asks]
+            assert knock.refusal == ""
+            assert knock.passed == LINKS + ahead + said
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(FLOW, flow(), flow(uint(7), b"\x52\x41", NULL, TRUE), flow(uint(7), b"\x52\x41", NULL, TRUE, FALSE)),
+        *(echo(FALSE), echo(NULL), echo(b"\x56\x00"), echo(FALSE, TRUE), echo(FALSE, wide=True), echo(NULL, NULL)),
+        pytest.param(echo(ZERO), id="a number"),
+        pytest.param(echo(handle=FALSE), id="a handle that is no number"),
+        pytest.param(flow(uint(7), text(3), NULL, FALSE, TRUE), id="a credit that is no number"),
+        pytest.param(frame(b"\x00\x53\x13\x45"), id="no fields"),
+    ],
+)
+def test_other_flows_ask_for_nothing(said: bytes) -> None:
+    knock = admitted().say(LINKS + said * 2)
+    assert (knock.asked, knock.door.asked_of, knock.passed, knock.refusal) == (set(), set(), LINKS + said * 2, "")
+
+
+def test_nobody_can_say_the_state_of_a_link_on_which_the_client_receives_or_that_is_not_there() -> None:
+    """Breaks when a consumer that asks with each flow has to wait for its turn, for an answer that never comes."""
+    said = b"".join(echo(handle=b"\x52" + bytes((handle,))) for handle in (3, 8, 9)) + echo(channel=1)
+    knock = admitted().say(LINKS)
+    assert in_turns(knock, said, 0) == [said]
+    assert (knock.door.asked, knock.door.costly) == (set(), False)
+    for end in (performative(0x16, b"\x52\x07", TRUE), END):
+        assert admitted().say(LINKS + end + echo(handle=b"\x52\x07")).asked == set()
+    assert admitted().say(LINKS + performative(0x16, b"\x52\x07") + attach(7) + echo(handle=b"\x52\x07")).asked == {(0, 7)}
+
+
+def test_who_asks_ahead_of_the_answer_to_its_open_is_heard() -> None:
+    knock = Knock(admits=False).say(HEADER + OPEN + LINKS + echo() + echo(handle=NULL))
+    assert (knock.asked, knock.door.asked_of, list(knock.door.begun)) == ({(0, 0)}, {0}, [0])
+
+
+def test_so_many_states_may_be_asked_for_at_once_and_each_of_them_as_often_as_one_likes() -> None:
+    """Breaks when a client makes the broker say the states of thousands of links in one turn."""
+    first, other, session = echo(), echo(handle=b"\x52\x07"), echo(handle=NULL)
+    stream = PIECE + (first + other) * 50 + session + PIECE
+    for allowance, turns in ((0, 102), (1, 51), (2, 2), (3, 1)):
+        knock = admitted().say(LINKS)
+        found = in_turns(knock, stream, allowance)
+        assert (b"".join(found), len(found)) == (stream, turns)
+        assert knock.door.asked_of == {0}
+        assert in_turns(knock, stream, 2) == [stream], "it waits for the state of the session still"
+        knock.door.asked_of.clear()
+        assert len(in_turns(knock, stream, 2)) == 2
+
+
+def test_the_channels_of_sessions_are_told_in_their_order() -> None:
+    begins = b"".join(frame(BEGIN[8:], channel=channel) for channel in (5, 2, 9))
+    assert list(admitted().say(begins + END).door.begun) == [5, 2, 9]
+
+
 # ---- dispositions that name many deliveries
 
 ACCEPTED = b"\x00\x53\x24\x45"
 NOTED = b"\x00\x53\x27\xc0\x08\x03\x41\x40\xc1\x03\x02\xa1\x00"
 """An outcome with fields."""
-
-
-def uint(number: int) -> bytes:
-    return b"\x70" + struct.pack(">I", number)
 
 
 def disposition(first: bytes, last: bytes = NULL, outcome: bytes = ACCEPTED, *, role: bytes = TRUE) -> bytes:
@@ -469,6 +556,7 @@ _FRAMES = some.sampled_from(
         *(OPEN, BEGIN, FULL, FLOW, DISPOSITION, DETACH, END, CLOSE, HEARTBEAT, UNKNOWN, SIXTY_KB_OF_EMPTY_LISTS),
         *(disposition(uint(1), uint(9)), disposition(b"\x52\x01", NULL, NOTED), disposition(b"\x52\x01", b"\x52\x09")),
         *(transfer(b"x"), transfer(b"y" * 300, wide=True), attach(3, text(300)), init(), sasl.HEADER, HEADER),
+        *(echo(), echo(handle=NULL), echo(wide=True), attach(0)),
         *(AZURE, BUNDLE, transfer(b"z" * 30, wide=True, says=FORMAT), transfer(b"z", extended=b"----", says=FORMAT)),
         *(
             frame(OPEN[8:], kind=1),
@@ -509,6 +597,7 @@ def test_any_bytes_in_any_cuts_give_the_same_decision(data: bytes, places: list[
     whole, pieces = Knock(admits=admits).say(data), Knock(admits=admits).say(*cut(data, places))
     assert (pieces.refusal, pieces.reason, bytes(pieces.door.output)) == (whole.refusal, whole.reason, bytes(whole.door.output))
     assert pieces.passed == whole.passed
+    assert (pieces.asked, pieces.door.asked_of, pieces.door.begun) == (whole.asked, whole.door.asked_of, whole.door.begun)
     assert FORMAT in data or whole.passed in data, "what goes through is a part of the stream"
     assert len(whole.passed) <= len(data)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import proton
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from broker.core import limits, values
-from broker.core.performatives import ATTACH, DETACH, OPEN, Refusal, code_of, fields_of, handle_of, uint, weigh
+from broker.core.performatives import ATTACH, DETACH, OPEN, Refusal, code_of, echo_in, fields_of, handle_of, sends, uint, weigh
 from broker.core.values import BadValue, Counter, TooMuch
 from tests.broker.core.stream import EMPTY_LIST, FALSE, NULL, ZERO, listed, mapped
 
@@ -197,3 +198,38 @@ def test_handles_are_read_where_they_can_be() -> None:
     assert handle(DETACH, b"\x52\x07") == 7
     assert [handle(ATTACH), handle(ATTACH, name), handle(ATTACH, b"\xa1\x09n", ZERO), handle(DETACH)] == [None] * 4
     assert [uint(b"\x70\x00", 0, 2), uint(b"\x52", 0, 1), uint(b"\x80", 0, 1)] == [None] * 3
+
+
+def test_an_attach_is_a_sender_s_unless_its_role_is_true() -> None:
+    def role(*fields: bytes) -> bool:
+        encoded = listed(b"\xa1\x01n", b"\x52\x07", *fields)
+        return sends(encoded, 0, len(encoded))
+
+    assert [role(FALSE), role(b"\x56\x00"), role(NULL), role(), role(ZERO, b"\x41")] == [True] * 5
+    assert [role(b"\x41"), role(b"\x56\x01")] == [False] * 2
+
+
+@given(
+    some.binary(max_size=40)
+    | some.lists(some.sampled_from([NULL, FALSE, ZERO, b"\x41", b"\x52\x41"]), min_size=9, max_size=11).map(b"".join)
+)
+def test_an_echo_is_found_where_proton_reads_the_tenth_field(data: bytes) -> None:
+    """proton decodes the values one after the other, of whatever types they are."""
+    found = echo_in(data, 0, len(data))
+    read: Any = proton.Data()
+    position = 0
+    try:
+        for _ in range(10):
+            position += read.decode(data[position:])
+    except proton.DataException:
+        assert found is None
+        return
+    fields = list(each_of(read))
+    expected = fields[9] is True and all(each is None or isinstance(each, (bool, proton.uint)) for each in fields[:9])
+    assert (found is not None) == (expected and not isinstance(fields[4], bool))
+
+
+def each_of(read: Any) -> Iterator[Any]:
+    read.rewind()
+    while read.next() is not None:
+        yield read.get_object()
