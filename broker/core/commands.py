@@ -67,7 +67,8 @@ Version 9 brought queues whose groups of messages have owners (broker.core.queue
 may have OWNERS records.
 
 Version 10 brought dynamic routes (broker.core.propagation). A `route-add` of this kind needs version 10: an older primary would
-take it for a route with an empty key.
+take it for a route with an empty key. So does a `bind` that replaces the arguments of a binding by others that differ from them
+only in type, such as `true` instead of 1: older releases take them for the same.
 
 Invariants: a snapshot writes the text that was read, byte for byte, including fields that this version does not know (only a
 number that was assigned meanwhile is added); a command that this version cannot apply becomes an `UnknownCommand`, never a guess;
@@ -108,6 +109,8 @@ OWNERS_SINCE = 9
 """The machine version that brought OWNERS records."""
 DYNAMIC_SINCE = 10
 """The machine version that brought dynamic routes."""
+EXACT_SINCE = 10
+"""The machine version since which the arguments of a binding are compared exactly."""
 
 Key = tuple[str, str, str]
 """A binding's identity: exchange, queue and key."""
@@ -630,6 +633,18 @@ def paid(bind: Bind) -> Bind:
     made = msgspec.structs.replace(bind, owes=False)
     vars(made)["text"] = _to_json({name: value for name, value in json.loads(bind.text).items() if name != "owes"})
     return made
+
+
+def still_owing(bind: Bind) -> Bind:
+    """The binding with `owes`, also in its text; unknown fields stay."""
+    made = msgspec.structs.replace(bind, owes=True, needs=max(bind.needs, PASSAGE_SINCE))
+    vars(made)["text"] = _to_json(json.loads(bind.text) | {"owes": True, "needs": made.needs})
+    return made
+
+
+def same_arguments(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether a log has the same text for both. For Python 1, 1.0 and True are equal; for a headers binding they are not."""
+    return one == other and _to_json(one) == _to_json(other)
 
 
 Numbered = TypeVar("Numbered", QueueAdd, StoreAdd, OriginAdd, LinkAdd)

@@ -524,9 +524,15 @@ class Nodes:
         """The bindings that name the queue of this identity, in either log."""
         return [each for state in self._states.values() for each in state.definitions.bindings_of_queue(queue)]
 
+    def binding(self, identity: Key) -> tuple[str, Bind] | None:
+        """The binding with this identity, and the log that holds it."""
+        found = ((log, state.definitions.bindings.get(identity)) for log, state in self._states.items())
+        return next(((log, binding) for log, binding in found if binding is not None), None)
+
     def log_of_binding(self, identity: Key) -> str | None:
         """The log that holds this binding."""
-        return next((log for log, state in self._states.items() if identity in state.definitions.bindings), None)
+        found = self.binding(identity)
+        return None if found is None else found[0]
 
     def queues_of(self, user: str) -> int:
         """How many queues name this user as their owner."""

@@ -19,6 +19,7 @@ from msgspec import structs
 
 from broker.core import limits, passage, policies, subscriptions
 from broker.core.commands import (
+    EXACT_SINCE,
     PASSAGE_SINCE,
     SUBSCRIPTIONS_SINCE,
     TIMES_SINCE,
@@ -33,6 +34,7 @@ from broker.core.commands import (
     QueueDel,
     QueueDelIfEmpty,
     Unbind,
+    same_arguments,
     unstorable,
 )
 from broker.core.dynamic import LifetimePolicy
@@ -403,8 +405,14 @@ def binding_of(nodes: Nodes, exchange: ExchangeNode, queue: str, key: str, argum
         raise Refused(404, f"exchange {exchange.name!r} is being deleted")
     if nodes.is_going(queue):
         raise Refused(404, "this queue is being deleted")
-    owes = exchange.keeps and nodes.log_of_binding((exchange.uuid, queue, key)) is None
+    log, stands = nodes.binding((exchange.uuid, queue, key)) or ("", None)
+    owes = exchange.keeps and stands is None
     needs = PASSAGE_SINCE if owes else 1
+    if stands is not None and stands.arguments == arguments and not same_arguments(stands.arguments, arguments):
+        needs = EXACT_SINCE
+        if needs > nodes.version_of(log):
+            has = f"the cluster has version {nodes.version_of(log)} until every broker is upgraded"
+            raise Refused(409, f"this change of a binding needs machine version {needs}, and {has}; unbind it first")
     return Bind(needs=needs, exchange=exchange.uuid, queue=queue, key=key, arguments=arguments, owes=owes)
 
 

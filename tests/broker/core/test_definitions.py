@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -53,6 +54,16 @@ def test_a_change_says_all_that_a_command_changed() -> None:
     assert isinstance(left, ExchangeGone)
     assert left.bindings == (bound.binding,)
     assert state.definitions.bindings == {}
+
+
+@pytest.mark.parametrize("one, other", [(1, True), (True, 1), (0, False), (1, 1.0), ([1], [True]), ({"b": 0}, {"b": False})])
+def test_a_binding_has_the_arguments_of_the_last_request_although_python_takes_them_for_equal(one: Any, other: Any) -> None:
+    state = state_of(exchange("x", "headers"), queue("q"), bind("x-x", "u-q", "k", a=one))
+    (bound,) = changes(state, bind("x-x", "u-q", "k", a=other))
+    assert isinstance(bound, Bound)
+    assert json.dumps(bound.binding.arguments) == json.dumps({"a": other})
+    (nothing,) = changes(state, bind("x-x", "u-q", "k", a=other))
+    assert isinstance(nothing, Nothing)
 
 
 def test_what_is_altered_keeps_what_it_is_known_by_and_what_nobody_knows() -> None:

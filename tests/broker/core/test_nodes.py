@@ -671,6 +671,19 @@ def test_an_orphan_that_ends_by_itself_is_owed_no_more() -> None:
     assert two.nodes.take_orphans() == two.nodes.orphans() == []
 
 
+def test_a_binding_whose_arguments_change_in_type_only_waits_for_the_cluster_s_version() -> None:
+    """An older release would take the new ones for the old ones, and its state would differ."""
+    two = Two()
+    two.apply(CLUSTER, {"op": "machine-version", "needs": 9}, queue("q"), bind("amq.match", "u-q", "k", a=1))
+    text = "this change of a binding needs machine version 10, and the cluster has version 9 until every broker is upgraded"
+    assert refusal(plan_binding, two.nodes, "amq.match", "q", "k", {"a": True}) == (409, f"{text}; unbind it first")
+    assert plan_binding(two.nodes, "amq.match", "q", "k", {"a": 1})[1].needs == 1
+    assert plan_binding(two.nodes, "amq.match", "q", "k", {"a": 2})[1].needs == 1
+    two.apply(CLUSTER, {"op": "machine-version", "needs": 10})
+    log, command = plan_binding(two.nodes, "amq.match", "q", "k", {"a": True})
+    assert (log, command.needs) == (CLUSTER, 10)
+
+
 def test_a_kind_of_queue_that_the_first_version_did_not_have_waits_for_the_cluster_s_version() -> None:
     """A member of that version would make a queue of another kind of the same command."""
     two = Two()
