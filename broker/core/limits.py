@@ -281,8 +281,9 @@ MAX_NAME_BYTES = 255
 """UTF-8 bytes of a name (queue, exchange, container, link) or of a binding key: the limit of AMQP 0-10, and so of Qpid's
 tools."""
 
-MAX_PROCESS_CHARS = 255
-"""Characters of the name that a client gives to its process. The rest is cut off."""
+MAX_TOLD_CHARS = 255
+"""Characters of a name that a client chooses for its process, its container or its link, in answers of management and in events.
+A longer one ends with "..." there."""
 
 MAX_SUBJECT_CHARS = 1024
 """Characters of a subject that is compared with topic patterns. A longer subject matches only "#", and its route is not

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from broker.core import values
+from broker.core import limits, values
 from broker.core.commands import Bind, Command, QueueAdd
 from broker.core.nodes import ExchangeNode, Nodes, QueueNode, Refused
 from broker.core.planning import (
@@ -40,6 +40,11 @@ Stream = Iterator[tuple[Place, Item] | None]
 T = TypeVar("T")
 LOOKED_AT = 500
 """Things that are looked at in one piece of work."""
+
+
+def told(name: str) -> str:
+    """A name that a client has chosen, as answers and events have it."""
+    return name if len(name) <= limits.MAX_TOLD_CHARS else f"{name[: limits.MAX_TOLD_CHARS - 3]}..."
 
 
 class Page:

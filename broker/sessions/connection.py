@@ -35,6 +35,7 @@ from broker.amqp.unfinished import Unfinished
 from broker.core import limits, sasl
 from broker.core.bearer import CBS_NODE
 from broker.core.identity import Socket
+from broker.core.management import told
 from broker.net.output import READ_BYTES, write_output
 from broker.sessions.principal import ANONYMOUS, Principal, principal_of
 from broker.sessions.share import Share
@@ -578,7 +579,7 @@ class Connection(TwistedProtocol):
         return {
             "id": f"qpid.{self.number}",
             "address": self.address,
-            "container": self.container,
+            "container": told(self.container),
             **self._process,
             "mechanism": self.principal.mechanism,
             "user": self.principal.user,
@@ -595,4 +596,4 @@ class Connection(TwistedProtocol):
 def _process_of(properties: dict[str, Any]) -> dict[str, Any]:
     """The name and the number of its process, as a client gives them."""
     name, number = properties.get("qpid.client_process", properties.get("product", "")), properties.get("qpid.client_pid")
-    return {"processName": str(name)[: limits.MAX_PROCESS_CHARS], "processId": number if isinstance(number, int) else 0}
+    return {"processName": told(str(name)), "processId": number if isinstance(number, int) else 0}

@@ -25,6 +25,7 @@ from broker.amqp.sender import Sender
 from broker.core import limits, message
 from broker.core.acl.questions import Lookups
 from broker.core.links import ACCEPTED, FAILED, MODIFIED, REJECTED, RELEASED, TRANSACTION_SHIFT, UNDELIVERABLE
+from broker.core.management import told
 from broker.core.nodes import QueueNode
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
@@ -276,7 +277,7 @@ class Subscription(LinkEnd):
         """Its item in a query of management, without its connection's part."""
         definition = self.node.definition
         return {
-            "id": self.link.name,
+            "id": told(self.link.name),
             "queue": self.node.name,
             "browse": self.browse,
             "acknowledged": not self.presettled,

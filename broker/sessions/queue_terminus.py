@@ -23,6 +23,7 @@ from broker.amqp.sender import Sender
 from broker.core import limits
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
+from broker.core.management import told
 from broker.core.nodes import QueueNode, Routed
 from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, OWNER_TIMEOUT, SINGLE_ACTIVE, consumer_ms_of
 from broker.core.queues.blocks import Lot
@@ -271,8 +272,8 @@ class QueueTerminus:
     def _activated(self, subscription: Subscription) -> None:
         """This consumer of a queue with a single active consumer has become the active one."""
         session = subscription.session
-        whose = {"rhost": session.address, "user": session.principal.user, "container": session.container}
-        values = {"qName": self.node.name, "dest": subscription.link.name} | whose
+        whose = {"rhost": session.address, "user": session.principal.user, "container": told(session.container)}
+        values = {"qName": self.node.name, "dest": told(subscription.link.name)} | whose
         self._queues.events.send("activeConsumerChanged", NOTICE, values)
 
     def forget(self, subscription: Subscription) -> None:

@@ -20,6 +20,7 @@ from twisted.logger import Logger
 
 from broker.amqp.data import Condition
 from broker.core import limits
+from broker.core.management import told
 from broker.sessions.consumer import Subscription
 from broker.sessions.queue_terminus import QueueTerminus
 from broker.sessions.queues import Queues
@@ -92,7 +93,7 @@ class SlowConsumers:
         if still_s < self._limit_s or not terminus.has_others_wait(subscription):
             self._known.pop(subscription, None)
         elif subscription not in self._known:
-            name, address = subscription.link.name, subscription.session.address
+            name, address = told(subscription.link.name), subscription.session.address
             text = (
                 f"consumer {name!r} of {address} is slow: for {still_s:.0f} s no outcome has come for the "
                 f"{subscription.link.account.n_unsettled} messages that it holds of queue {terminus.node.name!r}, or its client "

@@ -21,6 +21,9 @@ MOST_ROWS = 50
 """The number of rows of a table without --limit."""
 _PROCESS_CHARS = 64
 """The width of the name of a process, which its client chooses."""
+_LINK_CHARS = 128
+"""The width of the name of a link, which its client chooses. Those that Qpid's clients make up have about 80 characters, of which
+the last ones differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ KINDS = {
         "subscription",
         "Subscriptions",
         (
-            Column("subscr", "id", text),
+            Column("subscr", "id", text, most=_LINK_CHARS),
             Column("queue", "queue", text),
             Column("conn", "connection", text),
             Column("procName", "processName", _word, most=_PROCESS_CHARS),

@@ -49,8 +49,26 @@ def test_of_the_properties_of_a_client_the_name_of_its_process_is_kept_up_to_a_l
         client = b.client({"qpid.client_process": "w" * 1000, "more": "x" * 1000}, container="c1")
         admin = b.client(ADMIN)
         items = {item["container"]: item for item in admin.request("QUERY", "connection")[2]["items"]}
-        assert items["c1"]["processName"] == "w" * limits.MAX_PROCESS_CHARS
+        assert items["c1"]["processName"] == "w" * (limits.MAX_TOLD_CHARS - 3) + "..."
         assert client.server.properties == {}
+
+
+def test_a_name_that_a_client_chose_has_so_many_characters_in_an_answer_and_shows_that_it_was_cut() -> None:
+    """Breaks when one client with links of long names makes the answers for all others large."""
+    with bench() as b:
+        b.queue("q")
+        most = limits.MAX_TOLD_CHARS
+        whole, long = b.client(container="c" * most), b.client(container="c" * 4_000)
+        whole.receiver("q", name="n" * most)
+        long.receiver("q", name="n" * 4_000)
+        admin = b.client(ADMIN)
+        names, containers = (
+            {item[field] for item in admin.request("QUERY", kind)[2]["items"]}
+            for kind, field in (("subscription", "id"), ("connection", "container"))
+        )
+        assert names == {"n" * most, "n" * (most - 3) + "..."}
+        assert {"c" * most, "c" * (most - 3) + "..."} < containers
+        assert len(long.server.container) == 4_000, "the broker itself knows it whole"
 
 
 def test_management_answers_what_it_is_asked() -> None:

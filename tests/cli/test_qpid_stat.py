@@ -165,6 +165,15 @@ def test_a_long_name_of_a_process_makes_no_column_wider_than_64_and_json_has_all
     assert "y" * 64 in run("qpid-stat", "-u", "-b", whole.name).out
 
 
+def test_a_long_name_of_a_link_makes_no_column_wider_than_128_and_json_has_all_of_it(peers: Any) -> None:
+    usual = "qpid-jms:receiver:ID:6c3bd4d0-7e5a-4c8f-9d55-0d8a7b1f2e3c:1:1:1:orders"
+    items = [ITEMS["subscription"][0] | {"id": name} for name in (usual, "y" * 129)]
+    long = peers(items={"subscription": items})
+    lines = run("qpid-stat", "-u", "-b", long.name).out.splitlines()
+    assert [line.split()[0] for line in lines[3:]] == [usual, "y" * 125 + "..."]
+    assert json.loads(run("qpid-stat", "-u", "-b", long.name, "--format", "json").out) == items
+
+
 def test_json_is_what_the_broker_said(broker: Any) -> None:
     assert json.loads(run("qpid-stat", "-q", "-b", broker.name, "--format", "json").out) == ITEMS["queue"]
 

@@ -109,6 +109,18 @@ def notices(client: Client, link: Any) -> list[str]:
     return found
 
 
+def test_long_names_of_a_consumer_are_cut_in_its_event() -> None:
+    with bench() as b:
+        queue(b)
+        listener = b.client()
+        assert listener.request("CREATE", "exchange", EXCHANGE, {"exchangeType": "topic", "replicate": "all"})[0] == 201
+        events = listener.receiver(f"{EXCHANGE}/agent.ind.event.org_apache_qpid_broker.activeConsumerChanged.#", 100)
+        b.client(container="c" * 4_000).receiver("q", name="from-q-" + "n" * 16_000)
+        assert notices(listener, events) == ["c" * 252 + "..."]
+        values = listener.received[events.name][0][1].body[0]["_values"]
+        assert values["dest"] == "from-q-" + "n" * 245 + "..."
+
+
 def test_who_becomes_active_is_told_in_an_event_and_who_only_waits_is_not() -> None:
     with bench() as b:
         queue(b)
