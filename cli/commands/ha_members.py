@@ -15,7 +15,7 @@ from broker.core import urls
 from cli import endings, options
 from cli.commands.ha_cluster import ask, ha_command, hand_over, primary_of, view_of
 from cli.options import Target
-from cli.output import show_json
+from cli.output import show_json, warn
 from cli.ranges import FloatRange
 
 PRIMARY_ITSELF = 421
@@ -28,6 +28,8 @@ _ONE_IS_ENOUGH = "is the witness of this cluster already"
 _TO_REPLACE = "; to put another broker in its place"
 """The part of the text with which the primary refuses a removal (ha.member_changes) from which on it names this command."""
 _UNCHANGED = "nothing was changed: "
+_LACKS = {"voter": "has no vote yet", "learner": "has not caught up yet"}
+"""What a new broker may lack to take the place of one with this role."""
 _AS = {"witness": {"witness": True}, "learner": {"standby": True}}
 """The attributes of ADD-BROKER for each role, besides the address."""
 
@@ -96,13 +98,14 @@ def remove_broker(addresses: tuple[str, ...], force: bool, form: str, **given: A
 @ha_command("replace-broker")
 @click.argument("old")
 @click.argument("new")
-@_force
+@click.option("--force", is_flag=True, help="Remove OLD even if the cluster then cannot lose a broker, or NEW has no vote yet.")
 @_wait
 def replace_broker(old: str, new: str, force: bool, wait: float, form: str, **given: Any) -> None:
     """Replace the broker OLD, which may be dead, by NEW.
 
     NEW is added and catches up; then OLD is removed. A primary hands over first. NEW gets OLD's tag `site`, unless NEW has one.
     If this is interrupted, run it again. In a cluster of two brokers this needs --force when NEW has its vote already.
+    With --wait 0 OLD stays, and the command fails, if NEW has no vote yet; with --force too, OLD is removed all the same.
     A learner that never votes is replaced by one that never votes. A witness is replaced by a witness: because a cluster has at
     most one, OLD is removed first. So this is refused unless NEW runs as a witness, the primary reaches it, and a majority of
     the others is connected.
@@ -126,12 +129,20 @@ def replace_broker(old: str, new: str, force: bool, wait: float, form: str, **gi
             await wait_for_role(at, reactor, come, role, wait, level=True)
         if site := _tags(view, gone).get("site") if "site" not in _tags(view, come) else None:
             await tag_site(at, reactor, come, str(site))
-        now = await view_of(at, reactor)
+        at, now = await primary_of(at, reactor)
+        ahead = _role(now, gone) and was != "witness" and not _stands(now, come, role, role == "learner")
+        if ahead and not force:
+            raise endings.Refused(
+                f"{gone} was not removed: {come} is a member now, but {_LACKS[role]}; run the command again without --wait 0, "
+                f"or give --force to remove {gone} before that"
+            )
         if _role(view, come) == "voter" and _role(now, gone):
             await _remove_rest(at, reactor, gone, come, force)
         elif _role(now, gone):
             in_its_place = _role(now, come) == "voter"
             await _remove(at, reactor, gone, force or in_its_place)  # with a new voter as many are left as there were before
+        if ahead:
+            warn(f"{gone} was removed before {come} was in its place: {come} {_LACKS[role]}, which qpid-ha query shows")
 
     _run(change, {"old": gone, "new": come}, form)
 

@@ -534,57 +534,6 @@ def test_a_primary_that_is_to_be_removed_hands_over_and_its_successor_removes_it
     assert requests(asked) == [("REMOVE-BROKER ha", "a:1"), ("PROMOTE ha", None), ("REMOVE-BROKER ha", "a:1")]
 
 
-def test_a_broker_is_replaced_by_adding_one_and_then_removing_the_other(peers: Any, tmp_path: Any) -> None:
-    asked = tmp_path / "asked"
-    voters = [{"address": address, "role": "voter"} for address in ("a:1", "b:1")]
-    primary = peers(ha=PRIMARY | {"members": voters}, record=str(asked))
-    assert run("qpid-ha", "replace-broker", "a:1", "b:1", "-b", primary.name).status == 0
-    assert requests(asked) == [("REMOVE-BROKER ha", "a:1")], "b:1 is a member already: the command was given again"
-    ran = run("qpid-ha", "replace-broker", "x:1", "y:1", "-b", primary.name)
-    assert (ran.status, "x:1 is not a member; the members are: a:1, b:1" in ran.err) == (1, True)
-
-
-@pytest.mark.parametrize(
-    "before, after, wait, force",
-    [("", "voter", "3", True), ("learner", "learner", "0", False), ("voter", "voter", "3", False)],
-    ids=["a new voter", "no vote yet", "a voter before"],
-)
-def test_the_old_broker_is_removed_by_force_only_when_this_run_has_put_a_voter_in_its_place(
-    peers: Any, tmp_path: Any, before: str, after: str, wait: str, force: bool
-) -> None:
-    """Breaks when a broker of a cluster of two cannot be replaced, because two voters are left, as there were before. Or when a
-    cluster of three loses a voter, because the new one was a voter already or has no vote."""
-    asked = tmp_path / "asked"
-    voters = [{"address": address, "role": "voter"} for address in ("a:1", "b:1")]
-    first, then = (PRIMARY | {"members": voters + [{"address": "c:1", "role": role}] * bool(role)} for role in (before, after))
-    primary = peers(ha=first, then={"ADD-BROKER ha": then}, record=str(asked))
-    assert run("qpid-ha", "replace-broker", "b:1", "c:1", "--wait", wait, "-b", primary.name).status == 0
-    last = json.loads(asked.read_text().splitlines()[-1])
-    assert (last["what"], last["body"]) == ("REMOVE-BROKER ha", {"address": "b:1", "force": force})
-
-
-def test_a_replacement_that_was_interrupted_when_the_new_broker_had_its_vote_is_finished_with_force(
-    peers: Any, tmp_path: Any
-) -> None:
-    """Breaks when the refusal in a cluster of two names this command itself as the way out, and there is none."""
-    asked = tmp_path / "asked"
-    voters = [{"address": address, "role": "voter"} for address in ("a:1", "b:1", "c:1")]
-    why = "nothing was changed: without b:1 there are 2 voting members (a:1, c:1), and the loss of one of them stops the cluster"
-    more = "; to put another broker in its place use qpid-ha replace-broker, to go on use --force"
-    once = {"REMOVE-BROKER ha": [409, why + more, {}]}
-    primary = peers(ha=PRIMARY | {"members": voters}, once=once, record=str(asked))
-    ran = run("qpid-ha", "replace-broker", "b:1", "c:1", "-b", primary.name)
-    how = "c:1 had a vote already: if an earlier run was interrupted, give --force to finish it"
-    assert (ran.status, ran.err) == (1, f"qpid-ha: {why}; {how}\n")
-    assert run("qpid-ha", "replace-broker", "b:1", "c:1", "--force", "-b", primary.name).status == 0
-    bodies = [json.loads(line)["body"] for line in asked.read_text().splitlines()]
-    assert bodies == [{"address": "b:1", "force": force} for force in (False, True)]
-    away = {"REMOVE-BROKER ha": [409, "nothing was changed: a:1 is not connected", {}]}
-    primary = peers(ha=PRIMARY | {"members": voters}, answers=away)
-    ran = run("qpid-ha", "replace-broker", "b:1", "c:1", "-b", primary.name)
-    assert (ran.status, ran.err) == (1, "qpid-ha: nothing was changed: a:1 is not connected\n")
-
-
 @pytest.mark.parametrize(
     "words, body",
     [
