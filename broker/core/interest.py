@@ -1,9 +1,10 @@
 """Which messages of an exchange are wanted, as the sources of its dynamic routes are told.
 
-Life of an interest: it begins with the first dynamic route of an exchange that runs (`reset`), and follows the bindings of the
-exchange here, each change by itself (`put`). For each source, `wanted` gives the arguments of a binding that the source must
-have, or None. Bindings that match the same messages are one binding there, identified by its key. On a headers exchange only
-the arguments decide, and the key is a digest of them; on a fanout exchange nothing decides, and there is one binding.
+Life of an interest: it begins with the first dynamic route of an exchange that runs, and follows the bindings of the exchange
+here, each change by itself (`put`). When the exchange is another one, another interest is filled, and takes its place when it is
+complete (`become`). For each source, `wanted` gives the arguments of a binding that the source must have, or None. Bindings that
+match the same messages are one binding there, identified by its key. On a headers exchange only the arguments decide, and the key
+is a digest of them; on a fanout exchange nothing decides, and there is one binding.
 
 A binding of an ordinary queue is a wish of this cluster. A binding of the queue of another cluster's dynamic route passes on the
 wishes of other clusters. It says for each of these clusters, in the argument PATHS, which clusters the wish has passed: a path,
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,8 +31,6 @@ OWN_QUEUES = "qpid-route."
 
 Path = tuple[str, ...]
 """The identities of clusters, from the one that has a wish to the last one that has passed it on."""
-Bound = tuple[str, str, str, Mapping[str, Any]]
-"""A binding here: the queue's identity and name, key, arguments."""
 _to_json = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 
 
@@ -86,11 +85,11 @@ class _Wanted:
 
 
 class Interest:
-    """See the module. `here` is the identity of this cluster."""
+    """See the module. `here` is the identity of this cluster; `kind` is the exchange's."""
 
-    def __init__(self, here: str) -> None:
+    def __init__(self, here: str, kind: str = "") -> None:
         self.here = here
-        self.kind = ""
+        self.kind = kind
         """The exchange's; "" when there is no such exchange."""
         self._bindings: dict[tuple[str, str], tuple[str, bool]] = {}
         """Queue and key here -> the key at the source, and whether the queue is an ordinary one."""
@@ -100,13 +99,10 @@ class Interest:
         """The keys at a source, in the order in which the first binding with each was made."""
         return iter(self._wanted)
 
-    def reset(self, kind: str, bindings: Iterable[Bound]) -> list[str]:
-        """The exchange is another one, of this kind. Returns the keys at a source that may have changed."""
+    def become(self, other: Interest) -> list[str]:
+        """From here on it is what the other one is. Returns the keys at a source that may have changed."""
         before = list(self._wanted)
-        self.kind = kind
-        self._bindings, self._wanted = {}, {}
-        for queue, name, key, arguments in bindings:
-            self.put(queue, name, key, arguments)
+        self.kind, self._bindings, self._wanted = other.kind, other._bindings, other._wanted
         return [*before, *self._wanted]
 
     def put(self, queue: str, name: str, key: str, arguments: Mapping[str, Any] | None) -> list[str]:

@@ -464,6 +464,9 @@ BINDINGS_AT_ONCE = 16
 BINDINGS_COMPARED = 100
 """Bindings that a dynamic route compares with those at its source in one turn of the reactor; also those that it asks for in one
 request."""
+BINDINGS_READ = 500
+"""Bindings of an exchange here that are read for its dynamic routes in one turn of the reactor, or fewer, if they take
+SHARE_TURN_S."""
 MAX_POLICIES = 1000
 """Policies of one log. All are compared when a queue or an exchange is created."""
 MAX_ROUTE_HOPS = 16

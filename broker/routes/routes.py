@@ -66,7 +66,7 @@ class Routes:
         self._new_id = new_id
         self._runs = runs
         self._runners: dict[str, RouteRunner] = {}
-        self._following = Following(clock, logs, self._touched)
+        self._following = Following(clock, logs, self._touched, self._complete)
         self._waiting: dict[Deferred[Answer], None] = {}
         self._paused = False
         self._retiring: list[RouteRunner] = []
@@ -123,7 +123,14 @@ class Routes:
             follows = route.kind == DYNAMIC and not route.ending
             interest = self._following.join(route.exchange) if follows else None
             runner = self._runners[route.uuid] = RouteRunner(self, route, interest)
-            self.clock.callLater(0, self._start, runner)
+            if interest is None or self._following.is_complete(route.exchange):
+                self.clock.callLater(0, self._start, runner)
+
+    def _complete(self, exchange: str) -> None:
+        """The dynamic routes of this exchange, which have waited for the interest in it, may begin."""
+        for runner in list(self._runners.values()):
+            if runner.route.exchange == exchange and runner.life.bindings is not None:
+                runner.start()
 
     def _start(self, runner: RouteRunner) -> None:
         if self._runners.get(runner.route.uuid) is runner:

@@ -7,11 +7,13 @@ from typing import Any
 
 import proton
 import pytest
+from twisted.internet.task import Clock
 
 from broker.core import limits
 from broker.core.commands import ExchangeAdd, MachineVersion
 from broker.core.exchange import PATHS
 from broker.core.routes import IDLE_LOOKS
+from broker.routes.following import Following
 from tests.broker.clients import ADMIN, condition
 from tests.broker.route_bench import Network, network
 from tests.broker.test_routes import log_lines
@@ -80,6 +82,95 @@ def test_the_bindings_that_are_there_before_the_route_are_made_and_a_change_cost
         bind(net, "b", "more")
     assert len(bindings(net, "a")) == 41
     assert [line.partition("audit: ")[2].split()[3] for line in lines[before:]] == ["bind", "bind"], "one here and one there"
+
+
+class Turns(Clock):
+    """Does what is put off in a turn in the next one: `Clock` itself does it in the same."""
+
+    def callLater(self, delay: float, *args: Any, **named: Any) -> Any:  # noqa: N802
+        return super().callLater(delay + 1, *args, **named)
+
+    def turn(self) -> None:
+        self.advance(1)
+
+
+def test_the_bindings_that_are_there_are_read_in_pieces_and_what_changes_meanwhile_is_in_the_interest(
+    net: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when the start of a route reads an exchange of 100,000 bindings in one turn, which takes a second."""
+    monkeypatch.setattr(limits, "BINDINGS_READ", 10)
+    for number in range(35):
+        bind(net, "b", f"k{number}")
+    clock, told, begun = Turns(), list[str](), list[str]()
+    following = Following(clock, net.brokers["b"].broker.logs, lambda name, keys: told.extend(keys), begun.append)
+    monkeypatch.setattr(net.brokers["b"].broker.routes, "_following", following)
+    interest = following.join("amq.topic")
+    for _ in range(3):
+        clock.turn()
+        assert (list(interest), begun, following.is_complete("amq.topic")) == ([], [], False)
+    for key in ("k1", "k34"):
+        unbind(net, "b", key)
+    bind(net, "b", "new")
+    assert following.join("amq.topic") is interest, "another route waits too"
+    clock.turn()
+    assert (begun, told, following.is_complete("amq.topic")) == (["amq.topic"], [], True)
+    assert sorted(interest) == sorted([f"k{number}" for number in range(35) if number not in (1, 34)] + ["new"])
+    unbind(net, "b", "k2")
+    clock.turn()
+    assert (told, "k2" in interest) == (["k2"], False)
+    for _ in range(2):
+        following.leave("amq.topic")
+    following.join("amq.topic")
+    following.leave("amq.topic")
+    for _ in range(9):
+        clock.turn()
+    assert begun == ["amq.topic"], "the last route has left while they were read"
+
+
+def test_an_exchange_that_goes_while_its_bindings_are_read_wants_nothing(net: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BINDINGS_READ", 1)
+    for at in "ab":
+        net.ask(at, "CREATE", "exchange", "news", exchangeType="topic")
+    for number in range(3):
+        bind(net, "b", f"k{number}", exchange="news")
+    clock, told, begun = Turns(), list[str](), list[str]()
+    following = Following(clock, net.brokers["b"].broker.logs, lambda name, keys: told.extend(keys), begun.append)
+    monkeypatch.setattr(net.brokers["b"].broker.routes, "_following", following)
+    interest = following.join("news")
+    clock.turn()
+    net.ask("b", "DELETE", "exchange", "news")
+    clock.turn()
+    assert (begun, list(interest), interest.kind) == (["news"], [], "")
+    net.ask("b", "CREATE", "exchange", "news", exchangeType="direct")
+    bind(net, "b", "k", exchange="news")
+    assert (list(interest), told) == ([], []), "the one before is in force until the next one is complete"
+    for _ in range(3):
+        clock.turn()
+    assert (list(interest), interest.kind, told, begun) == (["k"], "direct", ["k"], ["news"])
+
+
+def test_a_route_waits_until_all_bindings_are_read_and_takes_none_away_from_its_source(
+    net: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when a route compares its source with a part of the bindings: it would take the others away for a while."""
+    monkeypatch.setattr(limits, "BINDINGS_READ", 3)
+    for number in range(20):
+        bind(net, "b", f"k{number}")
+    route(net, "b", "a")
+    assert len(bindings(net, "a")) == 20
+    routes, clock = net.brokers["b"].broker.routes, Turns()
+    monkeypatch.setattr(routes, "_following", Following(clock, routes.logs, routes._touched, routes._complete))
+    with log_lines("audit") as lines:
+        routes.pause()
+        routes.begin()
+        clock.turn()
+        net.pass_time(1)
+        assert net.item("b")["state"] == "Waiting"
+        for _ in range(6):
+            clock.turn()
+        net.pass_time(1)
+    assert (net.item("b")["state"], len(bindings(net, "a"))) == ("Operational", 20)
+    assert [line for line in lines if " bind " in line or " unbind " in line] == []
 
 
 def test_a_client_that_subscribes_is_given_what_comes_from_afar_until_it_goes(net: Network) -> None:

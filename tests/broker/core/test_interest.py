@@ -11,9 +11,10 @@ from broker.core.exchange import PATHS
 from broker.core.interest import Interest, fault_of_paths, text_of
 
 
-def interest(kind: str = "topic", here: str = "d") -> Interest:
-    made = Interest(here)
-    assert made.reset(kind, ()) == []
+def interest(kind: str = "topic", here: str = "d", *bindings: tuple[str, str, str, dict[str, Any]]) -> Interest:
+    made = Interest(here, kind)
+    for binding in bindings:
+        made.put(*binding)
     return made
 
 
@@ -145,9 +146,9 @@ def test_a_wish_passes_so_many_clusters_and_is_not_told_of_more_origins_than_the
 def test_an_exchange_that_is_another_one_has_other_bindings() -> None:
     one = interest()
     one.put("u", "q", "k", {})
-    assert one.reset("headers", [("u", "q", "k", {"n": 1}), ("u2", "q2", "l", {"n": 1})])[0] == "k"
+    assert one.become(interest("headers", "d", ("u", "q", "k", {"n": 1}), ("u2", "q2", "l", {"n": 1})))[0] == "k"
     assert (one.kind, len(list(one)), one.wanted("k", "s")) == ("headers", 1, (None, ""))
-    assert len(one.reset("", ())) == 1
+    assert len(one.become(interest(""))) == 1
     assert (one.kind, list(one)) == ("", [])
 
 

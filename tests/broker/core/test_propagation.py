@@ -194,10 +194,10 @@ def test_the_two_exchanges_must_be_of_one_type() -> None:
     assert "'x' is of type topic at the source, and of type fanout here" in one.mismatch
     with pytest.raises(ValueError, match="does not say what its exchange 'x' is"):
         one.exchange({"items": []})
-    wants.reset("", ())
+    wants.become(interest(""))
     one.exchange(EXCHANGE)
     assert one.mismatch == "", "there is none here: nothing is wanted"
-    wants.reset("direct", ())
+    wants.become(interest("direct"))
     assert "of type direct here" in one.mismatch
 
 

@@ -322,7 +322,7 @@ def test_a_dynamic_route_that_is_idle_sees_what_others_changed_although_a_bindin
 
 def test_a_dynamic_route_does_not_run_between_exchanges_of_different_types_or_within_a_cluster() -> None:
     wants = wanting("a")
-    wants.reset("fanout", ())
+    wants.become(interest("fanout"))
     one = RouteLife(DYNAMIC, lambda key: 0, wants)
     one.start()
     one.connected()
@@ -332,11 +332,11 @@ def test_a_dynamic_route_does_not_run_between_exchanges_of_different_types_or_wi
     assert one.answered(bound("b")) == [Wish("b", None)], "what is there is withdrawn, and nothing is made"
     assert one.bound("b", 200, "") == [Drop(), Wake(FIRST_DELAY_S)]
     assert one.error.startswith("exchange 'x' is of type topic at the source, and of type fanout here")
-    wants.reset("topic", [("u", "q", "k", {})])
+    wants.become(interest("topic", "d", ("u", "q", "k", {})))
     two, _ = dynamic(wants, "k")
     two.noted("")
     two.attached()
-    assert two.touched(wants.reset("direct", [("u", "q", "k", {})])) == [Wish("k", None)]
+    assert two.touched(wants.become(interest("direct", "d", ("u", "q", "k", {})))) == [Wish("k", None)]
     assert two.bound("k", 200, "") == [Drop(), Wake(FIRST_DELAY_S)]
     assert "of type direct here" in two.error
     three = RouteLife(DYNAMIC, lambda key: 0, interest(here="c"))
