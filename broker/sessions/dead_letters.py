@@ -10,6 +10,7 @@ would go to another log or to a queue with groups is kept as well.
 
 Consumers of a queue go on while its dead letters cannot leave, so all of a large backlog may expire under them. Behind
 `limits.MAX_LETTERS_WAITING` that wait one by one, expired messages wait as runs of sequences (`_more`), which take little memory.
+So do those that are kept, because there may be as many as the queue has messages (broker.sessions.kept_letters).
 
 Invariants: messages that wait here are not delivered; they leave in the order in which they were added, except those that cannot
 be put anywhere at the moment, and expired ones in runs, which leave in their order on the queue; when one is sent, it is
@@ -41,6 +42,7 @@ from broker.core.queues.arguments import GROUP_KEY
 from broker.core.records import runs_of
 from broker.core.state import Messages
 from broker.sessions import routing
+from broker.sessions.kept_letters import KeptLetters
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.passing import pass_on
@@ -122,7 +124,7 @@ class DeadLetters:
         """The first parts of large ones; None: it is being read."""
         self._later: dict[int, str] = {}
         """Those that have no place to go to, and are tried again."""
-        self._kept: dict[int, str] = {}
+        self._kept = KeptLetters()
         """Those that cannot leave until somebody changes something: they are tried again in turn, some at a time."""
         self._retries = False
         """Whether it is scheduled to try those again."""
@@ -131,7 +133,7 @@ class DeadLetters:
         looked again whether a disk that is nearly full takes one, or the alternate exchange is here."""
         self._blocked = False
         """Whether none is sent because of such a disk, or because the alternate exchange is not here."""
-        self._told: set[int] = set()
+        self._told = Held()
         """The large messages that cannot leave and are already reported in the log file."""
         self._told_of_none = False
         """Whether it is reported there that this broker does not have the alternate exchange."""
@@ -151,18 +153,18 @@ class DeadLetters:
 
     def recall(self, reason: str, stays: Callable[[int], bool]) -> list[int]:
         """The messages that were to leave for this reason, have not left, and are to stay: they are forgotten here."""
-        places = (self.waiting, self._later, self._kept)
-        found = [each for some in places for each, why in some.items() if why == reason and stays(each)]
-        if reason == EXPIRED:
-            found += [each for first, count in self._more.runs() for each in range(first, first + count) if stays(each)]
+        found = [each for some in (self.waiting, self._later) for each, why in some.items() if why == reason and stays(each)]
+        for first, count in (*self._kept.runs(reason), *(self._more.runs() if reason == EXPIRED else ())):
+            found += filter(stays, range(first, first + count))
         self.forget(found)
         return found
 
     def forget(self, sequences: Iterable[int]) -> None:
         """These are to stay, or leave in another way."""
         for each in sequences:
-            for some in (self.waiting, self._later, self._kept):
+            for some in (self.waiting, self._later):
                 some.pop(each, None)
+            self._kept.forget(each)
             self._heads.pop(each, None)
             if self.has_more:
                 self._more.remove(each, 1)
@@ -183,8 +185,12 @@ class DeadLetters:
 
     def look_again(self) -> None:
         """The broker begins to leave, or serves again: what cannot leave is looked at now."""
-        self.waiting.update(self._kept)
-        self._kept.clear()
+        for reason, first, count in self._kept.take_all():
+            if reason == EXPIRED:
+                self._more.add(first, count)
+            else:
+                self.waiting.update(dict.fromkeys(range(first, first + count), reason))
+        self._refill()
 
     @property
     def owed(self) -> bool:
@@ -208,8 +214,8 @@ class DeadLetters:
         self._more = Held()
         self._heads.clear()
         self._later.clear()
-        self._kept.clear()
-        self._told.clear()
+        self._kept = KeptLetters()
+        self._told = Held()
         self._retries = self._stands = self._blocked = self._told_of_none = False
         self._schedule.cancel(self._key)
         self._schedule.cancel(self._retry_key)
@@ -255,7 +261,7 @@ class DeadLetters:
                 if reason == REJECTED and self._origin.leaves:
                     back.append(sequence)
                 else:
-                    self._kept[sequence] = reason
+                    self._kept.add(sequence, reason)
                     stuck.append(sequence)
             except _Unreadable:
                 stuck.append(sequence)
@@ -279,8 +285,7 @@ class DeadLetters:
         self._retries = False
         later, self._later = self._later, {}
         self.waiting.update(later)
-        for sequence in list(islice(self._kept, limits.MAX_TURN_LETTERS)):
-            self.waiting[sequence] = self._kept.pop(sequence)
+        self.waiting.update(self._kept.take(limits.MAX_TURN_LETTERS))
         self._origin.dispatch_soon()
 
     def _count(self, reason: str, dropped: Counter[str], *, sent: bool) -> None:
@@ -486,7 +491,7 @@ class DeadLetters:
     def _stays(self, sequence: int, where: str) -> NoReturn:
         """This large message cannot go where the alternate exchange leads, unless somebody changes that. _Kept."""
         if sequence not in self._told:
-            self._told.add(sequence)
+            self._told.add(sequence, 1)
             text = "a large message stays on queue {name!r}: its alternate exchange leads to {where}"
             _log.warn(text, name=self._origin.node.name, where=where)
         raise _Kept
