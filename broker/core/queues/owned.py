@@ -144,6 +144,7 @@ class Owned(groups.Groups):
                 del theirs[group]
                 if not theirs:
                     del self._groups[before]
+                    self._own.pop(before, None)
             if owner is None:
                 self._freeing.discard(group)
             else:
@@ -199,7 +200,8 @@ class Owned(groups.Groups):
     # ---- Groups
 
     def _place(self, group: str) -> tuple[int, Owner | None] | None:
-        """The first message of a group, and whose it is (None: anybody's); None, if nobody may have it now."""
+        """The first message of a group, and whose it is (None: anybody's); None, if nobody may have it now. The owner may be
+        away: its heap waits for it, so that it costs nothing when an owner comes or goes."""
         sequence = self._first(group)
         if sequence < 0 or group in self._returning:
             return None
@@ -210,7 +212,7 @@ class Owned(groups.Groups):
         owner = self.owner_of.get(group)
         if owner is None:
             return None if group in self._held else (sequence, None)
-        return (sequence, owner) if owner in self._there else None
+        return sequence, owner
 
     def _offer(self, group: str) -> None:
         place = self._place(group)
@@ -235,18 +237,8 @@ class Owned(groups.Groups):
 
     def acquire(self, consumer: Any, max_count: int, max_bytes: int) -> list[Lot]:
         """Take the oldest messages of this consumer's groups. If there are none, ask for free groups."""
-        if consumer not in self._there:
-            self._there.add(consumer)
-            self._offer_all(consumer)
         self._room, self._taker = max_count, consumer
         return super().acquire(consumer, max_count, max_bytes)
-
-    def _offer_all(self, consumer: Any) -> None:
-        if consumer in self._groups:
-            theirs, waiting = self._groups[consumer][1], self._waiting
-            few: Iterable[str] = waiting if len(waiting) < len(theirs) else theirs
-            for group in [each for each in few if each in theirs and each in waiting]:
-                self._offer(group)
 
     def _next(self, consumer: Any) -> tuple[int, str]:
         if self._for_all:
@@ -295,10 +287,7 @@ class Owned(groups.Groups):
 
     def left(self, consumer: Any) -> None:
         """This consumer has ended. Its messages are released or removed later, and its groups wait for it."""
-        if consumer in self._there:
-            self._there.discard(consumer)
-            self._own.pop(consumer, None)
-            self._offer_all(consumer)
+        self._there.discard(consumer)
 
     def interrupt(self) -> None:
         """As `release_all`, on a broker that stops serving while the log of this queue goes on: what is proposed is still to be

@@ -220,6 +220,30 @@ def test_an_owner_comes_and_goes_at_the_cost_of_its_groups_that_have_messages() 
     assert q.take(A) == [2]
 
 
+def test_an_owner_whose_groups_all_have_messages_comes_and_goes_at_no_cost() -> None:
+    """Breaks when an owner with 100,000 groups, all with messages that wait, holds up the broker when it goes or comes back."""
+    q, names = Queue(), "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
+    q.put(names)
+    assert sum(len(q.get(A, 300)) for _ in range(9)) == 300
+    q.order.remove(1, 300)
+    q.put(names)
+    for _ in range(20):
+        q.order.search_on()
+        assert q.take(B) == []
+    for _ in range(2):
+        assert calls_of(lambda: q.order.left(A)) < 50
+        assert calls_of(lambda: q.order.acquire(A, 0, PLENTY)) < 50
+    q.order.left(A)
+    q.put(names[0])
+    assert q.take(A, 400) == [*range(301, 602)]
+    q.order.left(A)
+    q.order.release(range(301, 602))
+    q.let_go(A)
+    q.commit()
+    assert (q.order.owners, q.order._own) == ([], {}), "nothing of it is left"
+    assert sorted(each for _ in range(9) for each in q.get(B, 400)) == [*range(301, 602)]
+
+
 def test_what_expires_while_its_owner_asks_for_nothing_leaves_nothing_behind() -> None:
     """Breaks when each message that expires leaves an entry in the heap of an owner that is stuck."""
     q = Queue()
