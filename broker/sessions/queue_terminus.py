@@ -85,7 +85,7 @@ class QueueTerminus:
     """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
 
     __slots__ = (
-        *("_queues", "bodies", "due", "ledger", "letters", "line", "node", "operation", "owners"),
+        *("_awaits_end", "_queues", "bodies", "due", "ledger", "letters", "line", "node", "operation", "owners"),
         *("producers", "returns", "selections", "subscriptions"),
     )
     window = limits.CREDIT_WINDOW
@@ -97,6 +97,8 @@ class QueueTerminus:
 
     def __init__(self, queues: Queues, node: QueueNode) -> None:
         self._queues = queues
+        self._awaits_end = False
+        """Whether producers get no credit until it is committed, or not, that the queue goes."""
         self.subscriptions: deque[Subscription] = deque()
         self.line: dict[Subscription, None] = {}
         """Of a queue with a single active consumer: its consumers in the order in which they came; the first one is active."""
@@ -185,13 +187,34 @@ class QueueTerminus:
         return Uploading(self._queues.logs, producer, [self.node], head, named=self.node)
 
     def may_flow(self, producer: Producer) -> bool:
-        """Not while the disk is full, nor while the queue nearly is."""
+        """Not while the disk is full, nor while the queue nearly is, nor while it is being deleted: what is sent then is
+        released, and some clients send that again at once."""
         if self.ledger.storage_text:
+            return False
+        if self._queues.logs.nodes.is_going(self.node.uuid):
+            if not self._awaits_end:
+                self._awaits_end = True
+                self._queues.logs.ledgers[self.node.log].when_committed(self._end_decided)
             return False
         if is_crowded(self.node):
             self._queues.crowded[self] = None
             return False
         return True
+
+    def _end_decided(self) -> None:
+        """The queue is gone, and with it its producers' links; or it stays."""
+        self._awaits_end = False
+        self.resume()
+
+    def void(self) -> None:
+        """This broker stops serving: what was proposed has no result here."""
+        self._awaits_end = False
+        self.letters.clear()
+        self.due.clear()
+        self.bodies.unreadable.clear()
+        self.returns.clear()
+        if self.operation is not None:
+            self.operation.void()
 
     def resume(self) -> None:
         """There is room again: give the producers the credit that was held. A route may turn to another node meanwhile."""

@@ -178,12 +178,7 @@ class Queues:
             elif order is not None:
                 order.release_all()
         for terminus in self._termini.values():
-            terminus.letters.clear()
-            terminus.due.clear()
-            terminus.bodies.unreadable.clear()
-            terminus.returns.clear()
-            if terminus.operation is not None:
-                terminus.operation.void()
+            terminus.void()
 
     def users(self, node: QueueNode) -> int:
         """How many links are attached to this queue."""

@@ -9,7 +9,7 @@ import pytest
 
 from broker.core import limits
 from broker.core.filters import SELECTOR
-from broker.core.nodes import LOCAL
+from broker.core.nodes import CLUSTER, LOCAL
 from tests.broker.clients import (
     ACCEPTED,
     ADMIN,
@@ -342,6 +342,57 @@ def test_a_message_for_a_queue_that_is_being_deleted_is_released(nbytes: int) ->
         assert sent.remote_state == proton.Delivery.RELEASED
         assert "q" not in b.broker.nodes.queues
         assert condition(producer) == "amqp:resource-deleted"
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_producer_gets_no_credit_until_it_is_decided_whether_its_queue_is_deleted(empty: bool) -> None:
+    """Breaks when a client that sends at once again what was released does so without end, while nothing is committed."""
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        producer = client.sender("q")
+        window = producer.credit
+        b.lead.automatic = False
+        if not empty:
+            client.send(producer, "first")
+        b.begin_deletion("q", ifEmpty=True)
+        while producer.credit:
+            left = producer.credit - 100 if producer.credit > 100 else 0
+            sent = client.send(producer, *["again"] * (producer.credit - left))
+            assert {each.remote_state for each in sent} == {proton.Delivery.RELEASED}
+            assert producer.credit == left
+        late = b.client().sender("q")
+        assert late.credit == 0
+        b.commit_all()
+        b.settle()
+        if empty:
+            assert condition(producer) == condition(late) == "amqp:resource-deleted"
+        else:
+            assert (producer.credit, late.credit, b.depth("q")) == (window, window, 1)
+
+
+def test_who_has_waited_for_the_end_of_a_queue_that_no_primary_has_decided_gets_credit_from_the_next() -> None:
+    with bench(clustered=True) as b:
+        b.upgraded()
+        b.queue("q", replicate="all")
+        b.begin_deletion("q", ifEmpty=True)
+        assert b.client().sender("q").credit == 0
+        log = b.logs[CLUSTER]
+        log.become("ready")
+        b.lead.automatic = True
+        log.become("active")
+        b.settle()
+        client = b.client()
+        producer = client.sender("q")
+        window = producer.credit
+        assert window > 0
+        b.lead.automatic = False
+        client.send(producer, "first")
+        b.begin_deletion("q", ifEmpty=True)
+        client.send(producer, "again")
+        b.commit_all()
+        b.settle()
+        assert (producer.credit, b.depth("q")) == (window, 1)
 
 
 @pytest.mark.parametrize("again", [False, True])
