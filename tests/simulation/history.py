@@ -138,6 +138,11 @@ def kept_at(queue: str, store_id: str) -> str:
     return f"{queue}@{store_id[:8]}"
 
 
+def asked_for(queue: str) -> str:
+    """The name that clients use for a queue which may be kept by a broker for itself."""
+    return queue.partition("@")[0]
+
+
 def read(message: bytes, queue: str) -> Key | None:
     """Whose message this is, be it the bare body or an encoded message around it; None when it is none of ours."""
     found = _TOKEN.search(message)
@@ -243,12 +248,12 @@ class History:
 
     def level_of(self, key: Key) -> int:
         """The level of priority that this message has on its queue; 0 where the queue has no levels."""
-        levels = self.levels.get(key.queue.partition("@")[0], 0)
+        levels = self.levels.get(asked_for(key.queue), 0)
         return level_of(self.notes[key].priority, levels) if levels else 0
 
     def line_of(self, key: Key) -> int:
         """What of its queue comes in order with this message: its level of priority, or its group."""
-        groups = self.groups.get(key.queue, 0)
+        groups = self.groups.get(asked_for(key.queue), 0)
         return key.number % groups if groups else self.level_of(key)
 
     def accepted(self, client: str, queue: str, number: int, t: float, *, link: int = 0) -> None:

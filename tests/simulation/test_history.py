@@ -19,6 +19,14 @@ def test_a_message_has_the_level_that_its_priority_gives_it_there(levels: int, f
     assert at == [levels - 1, levels - 1, 0]
 
 
+def test_a_message_is_in_order_with_its_group_wherever_the_queue_is_kept() -> None:
+    """Breaks when two groups of a queue of level `configuration` must come in one order."""
+    history = History()
+    history.queue_created("q", groups=3)
+    lines = [history.line_of(Key("alice", 0, number, queue)) for queue in ("q", "q@01234567") for number in range(4)]
+    assert lines == [0, 1, 2, 0] * 2
+
+
 class Judge:
     """Notes what it is told."""
 
