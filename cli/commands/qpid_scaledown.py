@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import uuid
+from collections.abc import Sequence
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -122,16 +123,20 @@ def command(form: str, **given: Any) -> None:
             raise click.UsageError("--brokers needs {ordinal}, or {5672+ordinal}, where the number of a broker stands")
         beside["brokers"] = [address_of(own["brokers"], 1, set="s", namespace="n")]
 
-    def target_of(address: str, name: str = "brokers") -> options.Target:
-        return options.target(given | {"broker": address}, admin=True, name=name, beside=beside)
+    def known(said: Sequence[str]) -> dict[str, list[str]]:
+        """All addresses, with the targets that are said in annotations."""
+        return beside | ({"to": list(said)} if said else {})
+
+    def target_of(address: str, said: Sequence[str] = (), name: str = "brokers") -> options.Target:
+        return options.target(given | {"broker": address}, admin=True, name=name, beside=known(said))
 
     for name, addresses in beside.items():
         for address in addresses:
-            target_of(address, name)  # raises if it cannot be a target
+            target_of(address, name=name)  # raises if it cannot be a target
     flags = [(option.flags[0], given.get(option.field)) for option in options.CONNECTION if option.field != "broker"]
     how |= {
         "words": words_of([*flags, ("--config", given.get("config"))]),
-        "of_step": _words_of_steps(beside),
+        "of_step": lambda said, others: _words_of_steps(known(said), others),
         "target_of": target_of,
         "tell": _teller(form),
     }
@@ -180,15 +185,17 @@ def _must_make_sense(own: dict[str, Any]) -> None:
         raise click.UsageError(f"{needed[0]} is needed, or --namespace: which stores are looked after")
 
 
-def _words_of_steps(addresses: dict[str, list[str]]) -> dict[Do, tuple[str, ...]]:
-    """More words of a drain, and of a cancellation, if only the brokers or only the targets have logins: no login is tried where
-    there is none, and a cancellation logs in at the targets."""
+def _words_of_steps(addresses: dict[str, list[str]], others: Sequence[str] = ()) -> dict[Do, tuple[str, ...]]:
+    """More words of a drain, and of a cancellation, if only the brokers, only the targets or only the targets of other sets have
+    logins: no login is tried where there is none, and a cancellation logs in at the targets."""
     from cli.scaledown.steps import Do
 
     brokers, targets = (addresses.get(name, []) for name in ("brokers", "to"))
-    at_brokers, at_targets = (any(urls.parse(each).user for each in some) for some in (brokers, targets))
+    at_brokers, at_targets, elsewhere = (any(urls.parse(each).user for each in some) for some in (brokers, targets, others))
     drain = [word for each in brokers if at_brokers and targets and not at_targets for word in ("--login-for", each)]
     cancel = [word for each in targets if at_targets and not at_brokers for word in ("--to", each)]
+    if elsewhere and not (at_brokers or at_targets):
+        drain = cancel = [word for each in others for word in ("--login-for", each)]
     return {Do.DRAIN: tuple(drain), Do.CALL_OFF: tuple(cancel)}
 
 
@@ -204,7 +211,7 @@ def _folder(reactor: Any, own: dict[str, Any], how: dict[str, Any]) -> Place:
         delete_released=how["delete_released"],
         target_of=how["target_of"],
         words=how["words"],
-        of_step=how["of_step"],
+        of_step=how["of_step"]((), ()),
     )
     return Folder(reactor, settings, how["tell"], once=how["once"])
 

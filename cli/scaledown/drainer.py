@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
@@ -58,7 +59,7 @@ def places(brokers: Brokers, namespace: str, given: Sequence[str]) -> list[str]:
     """The targets of its messages: the controller's option, else the set's annotation, else the set's broker with the
     lowest ordinal, which is removed last. Unfit if one is no URL or has a password.
     """
-    said = str((brokers.thing["metadata"].get("annotations") or {}).get(TO) or "").split()
+    said = _said(brokers)
     for one in given or said:
         where = "--to" if given else f"the annotation {TO}"
         try:
@@ -68,6 +69,19 @@ def places(brokers: Brokers, namespace: str, given: Sequence[str]) -> list[str]:
         if password:
             raise Unfit(f"{where} has a password, which everybody who may read pods could see: give --password-file instead")
     return list(given) or said or [address(brokers, namespace, brokers.wanted.start)]
+
+
+def annotated(brokers: Brokers) -> list[str]:
+    """The targets that the set's annotation names, without those for which `places` finds it unfit."""
+    found = []
+    for one in _said(brokers):
+        with suppress(urls.BadUrl):
+            found += [] if urls.parse(one).password else [one]
+    return found
+
+
+def _said(brokers: Brokers) -> list[str]:
+    return str((brokers.thing["metadata"].get("annotations") or {}).get(TO) or "").split()
 
 
 def address(brokers: Brokers, namespace: str, ordinal: int) -> str:

@@ -12,7 +12,7 @@ repeats it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,17 +41,19 @@ _MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`brokers`, as for `address_of`, and `to` are "" and () if each set defines them; `words` are passed to each
-    qpid-drain, and those in `of_step` to that of a drain or of a cancellation.
+    qpid-drain. What follows from the targets that sets name in their annotations: `target_of` gives the broker at an
+    address, beside the targets of all sets; `of_step` gives more words of a drain or of a cancellation, by the targets
+    of its set and those of the others.
     """
 
     namespace: str
     brokers: str
     to: tuple[str, ...]
     delete_released: bool
-    target_of: Callable[[str], Target]
+    target_of: Callable[[str, Sequence[str]], Target]
     words: tuple[str, ...] = ()
     times: Times = field(default_factory=Times)
-    of_step: Mapping[Do, tuple[str, ...]] = field(default_factory=dict)
+    of_step: Callable[[Sequence[str], Sequence[str]], Mapping[Do, tuple[str, ...]]] = lambda to, others: {}
 
 
 @dataclass(slots=True)
@@ -230,7 +232,9 @@ class Namespace:
         ordinals = sorted(found)
         asked = [ordinal for ordinal in ordinals if self._may_leave(brokers, found[ordinal])]
         addresses = [self._address(brokers, ordinal) for ordinal in asked]
-        leave = dict(zip(asked, await which_leave(self._reactor, self._settings.target_of, addresses), strict=True))
+        said = [target for each, _ in self._seen.values() for target in self._said(each)]
+        answers = await which_leave(self._reactor, lambda address: self._settings.target_of(address, said), addresses)
+        leave = dict(zip(asked, answers, strict=True))
         stores = [self._store(brokers, found[ordinal], leave.get(ordinal, Answer())) for ordinal in ordinals]
         return Site(brokers.name, brokers.wanted, tuple(stores))
 
@@ -246,6 +250,10 @@ class Namespace:
         known.denied = answer.denied
         waits, at_work = known.tries.waits(self._reactor.seconds()), known.work.step if known.work else None
         return claims.store(brokers, claim, leaves=answer.leaves, denies=bool(answer.denied), at_work=at_work, waits=waits)
+
+    def _said(self, brokers: Brokers) -> list[str]:
+        """The targets that only this set's annotation names."""
+        return [] if self._settings.to else drainer.annotated(brokers)
 
     def _address(self, brokers: Brokers, ordinal: int) -> str:
         given = self._settings.brokers
@@ -268,7 +276,7 @@ class Namespace:
             now = await self._call(claim.name, "get", CLAIM, claim.name, None)
             if now is not None and any(map(claims.may_call_off, claims.claims_of(brokers, [now], ()))):
                 self._tell(step.value, self._facts("store", claim.name))
-                self._call_off(claim, self._address(brokers, ordinal))
+                self._call_off(claim, self._address(brokers, ordinal), self._words(Do.CALL_OFF, brokers))
         elif step is Do.STOP or claim.drainer is not None:  # a drainer pod that has ended has the name that the next one needs
             write = claims.room(claim)
             if write is not None:
@@ -281,7 +289,7 @@ class Namespace:
     async def _drain(self, brokers: Brokers, claim: Claim) -> None:
         try:
             to = drainer.places(brokers, self._settings.namespace, self._settings.to)
-            pod = drainer.pod(brokers, claim, to, self._words(Do.DRAIN))
+            pod = drainer.pod(brokers, claim, to, self._words(Do.DRAIN, brokers))
         except drainer.Unfit as error:
             self._failed(claim.name, str(error))
             return
@@ -290,7 +298,7 @@ class Namespace:
             self._known[claim.name].made = str(made["metadata"]["uid"])
             self._tell(Do.DRAIN.value, self._facts("store", claim.name) | {"pod": pod["metadata"]["name"], "to": to})
 
-    def _call_off(self, claim: Claim, address: str) -> None:
+    def _call_off(self, claim: Claim, address: str, words: list[str]) -> None:
         known = self._known[claim.name]
 
         def ended(status: int, why: str) -> None:
@@ -303,10 +311,11 @@ class Namespace:
             self.on_news()
 
         known.work = Work(Do.CALL_OFF, self._facts("store", claim.name), self._tell, ended)
-        known.work.start(self._reactor, ["--from", address, "--cancel", "--format", "json", *self._words(Do.CALL_OFF)])
+        known.work.start(self._reactor, ["--from", address, "--cancel", "--format", "json", *words])
 
-    def _words(self, step: Do) -> list[str]:
-        return [*self._settings.words, *self._settings.of_step.get(step, ())]
+    def _words(self, step: Do, brokers: Brokers) -> list[str]:
+        others = [target for each, _ in self._seen.values() if each.name != brokers.name for target in self._said(each)]
+        return [*self._settings.words, *self._settings.of_step(self._said(brokers), others).get(step, ())]
 
     async def _write(self, brokers: Brokers, claim: str, write: Write) -> None:
         if write.verb == "delete" and write.kind == CLAIM and not self._unchanged(brokers, await self._read(brokers)):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,19 @@ from twisted.internet.defer import ensureDeferred
 from twisted.internet.protocol import Factory, Protocol
 
 from broker.core import urls
+from cli.commands.qpid_scaledown import _words_of_steps
 from cli.options import Target
-from cli.scaledown import namespace
+from cli.scaledown import claims, drainer, namespace
 from cli.scaledown.claims import TO
 from cli.scaledown.controller import Controller
 from cli.scaledown.namespace import LEASE_NAME, Namespace, Settings
+from cli.scaledown.steps import Do
 from resource_manager.net.kubernetes import KubernetesClient, Server
 from resource_manager.net.lease import Lease, LeaseOf
 from resource_manager.net.mirror import Times
 from resource_manager.net.tls import Tls
 from tests.broker.real_time import until
-from tests.cli.running import run
+from tests.cli.running import Forked, run
 from tests.cli.scaledown_world import NAME, a_claim, a_pod, a_set
 from tests.resource_manager.api_server import CONTROLLER, ApiServer, Client, path_of, rights
 from tests.resource_manager.fault_proxy import KUBERNETES, fault_proxy
@@ -117,13 +119,14 @@ class Acting:
         parallel: int = 1,
         deletes: bool = False,
         once: bool = False,
-        target_of: Callable[[str], Target] = pytest.fail,
+        target_of: Callable[[str, Sequence[str]], Target] = lambda address, said: pytest.fail(address),
+        of_step: Callable[[Sequence[str], Sequence[str]], Mapping[Do, tuple[str, ...]]] = lambda to, others: {},
     ) -> None:
         self.told: list[tuple[str, dict[str, Any]]] = []
         tls = Tls(server.ca, None, None) if isinstance(server, KubeApiServer) else None
         client = KubernetesClient(reactor, Server(server.url, where, lambda: CONTROLLER), 2.0, tls)
         lease = Lease(client, LeaseOf(LEASE_NAME, f"a_{id(self)}", 2), reactor.seconds)
-        settings = Settings(where, "", (), deletes, target_of, ("--timeout", "1"), times or Times())
+        settings = Settings(where, "", (), deletes, target_of, ("--timeout", "1"), times or Times(), of_step)
         self.place = Namespace(reactor, client, lease, settings, self._tell, once=once)
         self.controller = Controller(reactor, self.place, self._tell, parallel=parallel, poll_s=0.1, once=once)
         self.done: list[bool] = []
@@ -270,7 +273,7 @@ async def test_a_wanted_broker_that_cannot_be_asked_whether_it_leaves_is_told_an
     listening = reactor.listenTCP(0, Factory.forProtocol(_PortForTls), interface="127.0.0.1")
     target = Target(urls.parse(f"127.0.0.1:{listening.getHost().port}"), 5.0, "", admin=True)
     try:
-        async with acting(server, once=True, target_of=lambda address: target) as one:
+        async with acting(server, once=True, target_of=lambda address, said: target) as one:
             await until(lambda: bool(one.done))
             [told] = one.events("denied")
             assert (one.done, told["store"]) == ([False], "store-queues-0")
@@ -351,6 +354,53 @@ async def test_a_password_in_the_annotation_of_a_set_is_shown_nowhere(server: An
         made = [server.get("pods", pod)["spec"]["containers"][0]["command"] for pod in pods(server)]
         assert made != []
         assert "s3cret" not in json.dumps([one.told, made])
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_user_in_the_annotation_of_a_set_has_the_password_of_the_options(server: Any, tmp_path: Path) -> None:
+    """Breaks when a password for the targets alone keeps the controller from asking the set's brokers, which have no logins, and
+    so from everything."""
+    (tmp_path / "password").write_text("s3cret")
+    (tmp_path / "token").write_text(CONTROLLER)
+    words = ["--namespace", "default", "--api-server", server.url, "--api-token-file", str(tmp_path / "token"), "--once"]
+    words += ["--api-ca-file", str(server.ca)] if isinstance(server, KubeApiServer) else []
+    words += ["--password-file", str(tmp_path / "password"), "--timeout", "1", "--format", "json"]
+    scale(server, 2)
+    server.make(a_pod(0))
+    server.change("statefulsets", NAME, {"metadata": {"annotations": {TO: "drainer@far:5672"}}})
+    seen(server)
+    with (tmp_path / "told").open("w") as told:
+        acts = Forked("cli.commands.qpid_scaledown", "qpid-scaledown", words, told.fileno(), told.fileno())
+    try:
+        await until(lambda: DRAINERS[0] in pods(server) or acts.poll() is not None)
+        command = server.get("pods", DRAINERS[0])["spec"]["containers"][0]["command"]
+    finally:
+        acts.kill()
+    assert command[3:5] == ["--to", "drainer@far:5672"]
+    assert command[command.index("--password-file") + 1] == str(tmp_path / "password")
+    assert "cannot be asked" not in (tmp_path / "told").read_text()
+
+
+@pytest.mark.parametrize(
+    "to, others, drain, cancel",
+    [
+        (("ann@t:1",), (), (), ("--to", "ann@t:1")),
+        (("t:1",), ("ann@u:1",), ("--login-for", "ann@u:1"), ("--login-for", "ann@u:1")),
+        ((), ("ann@u:1", "v:1"), ("--login-for", "ann@u:1", "--login-for", "v:1"), None),
+        (("ann@t:1",), ("bob@u:1",), (), ("--to", "ann@t:1")),
+        (("t:1",), ("u:1",), (), ()),
+    ],
+)
+def test_the_login_of_a_set_is_tried_at_its_targets_alone(to: Any, others: Any, drain: Any, cancel: Any) -> None:
+    found = _words_of_steps({"to": list(to)} if to else {}, others)
+    assert found == {Do.DRAIN: drain, Do.CALL_OFF: drain if cancel is None else cancel}
+
+
+def test_targets_that_are_refused_lend_no_login() -> None:
+    """Breaks when a password that somebody has written into an annotation gets into a command line."""
+    thing = a_set(1)
+    thing["metadata"] |= {"uid": "u", "annotations": {TO: "ann@a:1 amqps:bob:s3cret@b:1 c:1:2:3"}}
+    assert drainer.annotated(claims.brokers_of(thing)) == ["ann@a:1"]
 
 
 @pytest.mark.parametrize(
