@@ -3,7 +3,8 @@
 Life of a checkpoint here: `write` has it written in a thread from the live state at one index. `send` gives a chunk of the
 newest checkpoint, and of the files that it lists, to a backup for each request; each file is verified before its first chunk.
 On the backup, `store` takes the chunks; with the last one the whole checkpoint is verified and put in place, so that the core
-can install it. A backup that asks before there is any checkpoint waits for the one in progress.
+can install it. Chunks that come while a snapshot replaces the log wait until the old log is dropped. A backup that asks before
+there is any checkpoint waits for the one in progress.
 
 Invariants: at most one checkpoint is written and one received at a time. However long a verification before a chunk takes, it
 holds up no other message for the backup, heartbeats among them. No part of a received checkpoint counts before all of it is
@@ -294,8 +295,8 @@ class Snapshots:
     # ---- receiving
 
     def store(self, chunk: SnapshotChunk, data: bytes, source: str) -> Deferred[Checkpoint | None]:
-        """Keep a chunk, in the order of the calls. Fires with the checkpoint if it was the last chunk and all is right.
-        `source` is the member that has sent it.
+        """Keep a chunk, in the order of the calls, and not while a log is being dropped. Fires with the checkpoint if it was the
+        last chunk and all is right. `source` is the member that has sent it.
         """
         if source != self._source:
             self.transfers.cut_short(f"{source} sends one", self._source)
@@ -304,7 +305,9 @@ class Snapshots:
         stored: Deferred[Checkpoint | None] = Deferred()
 
         def begin(_: object) -> Deferred[Any]:
-            return self._in_thread(lambda: self._keep(chunk, data))
+            may: Deferred[None] = Deferred()
+            self._journal.when_dropped(lambda: may.callback(None))
+            return may.addCallback(lambda _: self._in_thread(lambda: self._keep(chunk, data)))
 
         self._line.addCallback(begin)
         self._line.addCallbacks(stored.callback, stored.errback)

@@ -98,6 +98,7 @@ class Journal:
         self._compacting: Thread | None = None
         self._checkpointing: Thread | None = None
         self._resets = self._resetting = 0
+        self._when_dropped: list[Callable[[], None]] = []
         self._call_in_reactor = call_in_reactor
         self._segment_bytes = segment_bytes
         self._threads = threads
@@ -208,6 +209,10 @@ class Journal:
             self._resetting -= 1
             if done is not None:
                 done()
+            if not self._resetting:
+                calls, self._when_dropped = self._when_dropped, []
+                for call in calls:
+                    call()
 
         self._writer.reset(Position(epoch, index), listed=received is not None, done=dropped)
 
@@ -216,6 +221,14 @@ class Journal:
         """Whether `reset` was called and the old log is not dropped yet: its segments stand beside the files of the received
         checkpoint, which may have the same numbers, so no checkpoint can be written."""
         return self._resetting > 0
+
+    def when_dropped(self, call: Callable[[], None]) -> None:
+        """Call when no log is being dropped any more, in the reactor thread: only then may a `Receiver` finish. The files of its
+        checkpoint would be deleted with the old log, and the checkpoint may have the name of the one that replaces the log."""
+        if self.resetting:
+            self._when_dropped.append(call)
+        else:
+            call()
 
     def save_hard_state(self, epoch: int, voted_for: str | None, attested: dict[str, Any] | None = None) -> None:
         """The state is durable when this returns, on a full disk too. After a StorageError, do not send anything that depends on

@@ -17,6 +17,8 @@ from zope.interface import provider
 from broker.core.commands import QueueAdd
 from broker.core.records import BatchBuilder
 from broker.disk import bodies, segments
+from broker.disk.bodies import file_of
+from broker.disk.checkpoint import Checkpoint
 from broker.disk.files import RealDisk
 from broker.disk.recovery import DAMAGED
 from broker.disk.transfer import Receiver, RottenBodies
@@ -25,7 +27,7 @@ from ha.core.effects import State
 from ha.core.membership import Change
 from ha.core.messages import SnapshotChunk
 from ha.snapshots import CHUNK_BYTES
-from tests.broker.disk.logs import SlowWriter
+from tests.broker.disk.logs import Log, SlowWriter, batches
 from tests.ha.log_cluster import Broker, Machine
 from tests.ha.log_on_disk import Owner, queue_add
 from tests.ha.test_halted_log import Mixed
@@ -193,6 +195,42 @@ def test_a_checkpoint_found_damaged_after_its_transfer_was_cut_short_is_not_repl
     with error_lines() as lines:
         checking.errback(OSError(errno.EIO, "the disk is bad"))
     assert (lines, snapshots.sending) == ([], set())
+    machine.close()
+
+
+def test_a_snapshot_that_comes_while_one_replaces_the_log_waits_until_the_old_log_is_dropped(tmp_path: Path) -> None:
+    """Breaks when the second one, of the same batch from another primary, takes the name of the first one's checkpoint, and its
+    files are deleted with the old log: the next start would find it without them, and give up the whole log."""
+    machine, _, _ = behind_a_checkpoint(tmp_path)
+    slow = machine.disks["c"] = SlowWriter()
+    back = machine.start("c", connect=False)
+    slow.gate.clear()
+    machine.connect("c", "a")
+    machine.run_until(lambda: back.log.journal.resetting)
+    first = back.log.journal.checkpoint
+    assert first is not None
+    (tmp_path / "other").mkdir()
+    other = Log(tmp_path / "other", origin=2)
+    other.journal.save_hard_state(1, None)
+    other.journal.floor_passed()
+    other.store(batches(1, first.index + 5))
+    alive = {file_of(place) for place in other.journal.places(1, first.index)}
+    assert other.checkpoint(first.index, 1, batches(1, 3), alive=alive) == ""
+    source, snapshots, kept = other.journal.source(), back.log._snapshots, list[Checkpoint | None]()
+    assert (source.checkpoint.index, bool(source.checkpoint.files.in_use)) == (first.index, True)
+    chunk = SnapshotChunk(2, first.index, 1, back.log.replica.members, 0, source.nbytes, source.nbytes)
+    snapshots.store(chunk, source.read(0, source.nbytes), "b").addCallback(kept.append)
+    machine.run_for(0.3)
+    assert kept == []
+    slow.gate.set()
+    machine.run_until(lambda: bool(kept) and not back.log.journal.resetting)
+    snapshots.leave_received()
+    folder = snapshots._folder
+    newest = Checkpoint.newest(folder, disk=RealDisk())
+    assert newest is not None
+    assert newest.files.in_use == source.checkpoint.files.in_use
+    assert all((folder / file.name).exists() for file in newest.files.in_use)
+    other.close()
     machine.close()
 
 
