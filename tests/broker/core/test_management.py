@@ -7,9 +7,20 @@ from typing import Any
 
 import pytest
 
-from broker.core import management, values
+from broker.core import limits, management, values
 from broker.core.commands import QueueDel, Unbind
-from broker.core.management import LOOKED_AT, Page, Place, Stream, binding_items, exchange_items, one_by_one, plan, queue_items
+from broker.core.management import (
+    LOOKED_AT,
+    Page,
+    Place,
+    Stream,
+    binding_items,
+    exchange_items,
+    one_by_one,
+    plan,
+    queue_items,
+    told,
+)
 from broker.core.nodes import CLUSTER, LOCAL, Nodes, QueueNode, Refused
 from broker.core.state import State
 from tests.broker.core.definitions import batch, bind, exchange, queue
@@ -223,3 +234,8 @@ def test_what_is_not_known_is_refused_by_name(nodes: Nodes, operation: str, kind
         plan(nodes, operation, kind, "n", {}, "u", 0)
     assert refused.value.status == 501
     assert operation in refused.value.text
+
+
+def test_a_long_name_is_told_cut_and_shows_it() -> None:
+    most = limits.MAX_TOLD_CHARS
+    assert (told("n" * most), told("n" * (most + 1))) == ("n" * most, "n" * (most - 3) + "...")
