@@ -115,6 +115,8 @@ class Node:
         self.writing: list[Entry | int] = []
         self.chunk: SnapshotChunk | None = None
         self.entries = {entry.index: entry for entry in disk.log}
+        self.has_more = True
+        """Whether it has entries that were not compared with the others' yet (`Cluster.check`)."""
         self.applied = disk.checkpoint[0]
         self.message: Append | None = None
         self.replica = Replica(
@@ -218,6 +220,7 @@ class Node:
             assert entry is not None
             assert entry.index == index
             self.entries[index] = entry
+            self.has_more = True
             self.writing.append(entry)
 
     def apply(self, through: int) -> None:
@@ -451,10 +454,12 @@ class Cluster:
         assert known == entry, f"{node.address} applies {entry}, where {known} was committed"
 
     def check(self) -> None:
-        """Log matching, between every two members that live."""
+        """Log matching, between every two members that live, unless neither has got an entry since they were compared."""
         alive = self.alive
         for position, one in enumerate(alive):
             for other in alive[position + 1 :]:
+                if not (one.has_more or other.has_more):
+                    continue
                 shared = one.entries.keys() & other.entries.keys()
                 if [*map(one.entries.get, shared)] == [*map(other.entries.get, shared)]:
                     continue  # as nearly always, and quickly seen: most are the same objects
@@ -462,6 +467,8 @@ class Cluster:
                 for index in shared:
                     if index <= same:
                         assert one.entries[index] == other.entries[index], f"{one.address} and {other.address} differ at {index}"
+        for node in alive:
+            node.has_more = False
 
 
 def active_before_anybody_hears_of_it() -> Cluster:
