@@ -13,14 +13,17 @@ from tests.simulation.mutations import planted
 from tests.simulation.provoked import PROVOKED
 from tests.simulation.world import World
 
-HOARD = replace(PROVOKED["compacts-nothing"], seed=1)
+SEEDS = (1,)
+HOARD = replace(PROVOKED["compacts-nothing"], seed=SEEDS[0])
 
 
 def test_a_log_keeps_its_bound_though_what_is_alive_lies_scattered(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a file too many in any of its folders is noticed."""
     seen: list[tuple[list[str], list[str], list[str]]] = []
+    finish = World._finish
 
     def look(world: World) -> None:
+        finish(world)
         primary = world.primary()
         assert primary is not None
         members: list[Any] = world._members(primary)
