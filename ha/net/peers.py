@@ -13,9 +13,9 @@ Invariants: messages to a member leave in order over one connection, or not at a
 not connected. A link that does not read holds back at most `limits.PEER_BUFFER_BYTES` before it is dropped and started
 again. A link on which nothing is heard for `silence_s`, although heartbeats are due, is also dropped and started again
 (AMQP part 2.4.5). No messages are exchanged with a member whose versions do not fit this broker's, and both sides
-report why (`refusals`). With TLS, no messages are exchanged with a peer without the certificate of its member
-(ha.core.identity). If logins are required, messages are accepted only from a peer that has logged in as the user of the
-brokers.
+report why (`refusals`). None are sent to a broker that states another name than that of its link. With TLS, no messages
+are exchanged with a peer without the certificate of its member (ha.core.identity). If logins are required, messages are
+accepted only from a peer that has logged in as the user of the brokers.
 """
 
 from __future__ import annotations
@@ -234,12 +234,19 @@ class _Outgoing(TwistedProtocol):
         """The member has given credit: it is connected, if messages may be exchanged with it."""
         if not self.up and link.credit > 0:
             theirs = versions_of(engine.remote_properties)
-            self._refusal = self.link.peers.objection_to(theirs, self.link.address)
+            self._refusal = self._other_name() or self.link.peers.objection_to(theirs, self.link.address)
             if self._refusal:
                 self.drop()
                 return
             self.up = True
             self.link.opened(theirs)
+
+    def _other_name(self) -> str:
+        """Why the broker at this address is not this member: it states another name, which its messages would come from."""
+        name, address = self.engine.remote_properties.get(PEER_PROPERTY), self.link.address
+        if not isinstance(name, str) or name == address:
+            return ""
+        return f"the broker there calls itself {name:.80}: use this name, or give that broker --ha-address {address}"
 
     def on_messages(self, engine: Engine, link: Receiver) -> None:
         """No messages arrive here."""

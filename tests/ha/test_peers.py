@@ -214,13 +214,13 @@ class _Events:
 
 
 class _Member(Side):
-    """The other end of a link to a member."""
+    """The other end of a link to a member, which may call itself by another name."""
 
-    def __init__(self, made: Any, address: str) -> None:
+    def __init__(self, made: Any, address: str, name: str = "") -> None:
         super().__init__(server=True, credit=100)
         self.engine.max_message_bytes = PEER_MESSAGE_BYTES
         self.engine.take_frames(PEER_FRAME_BYTES)
-        self._properties = made.open_properties() | {PEER_PROPERTY: address}
+        self._properties = made.open_properties() | {PEER_PROPERTY: name or address}
         (link,) = (factory for _, _, factory, *_ in made.reactor.tcpClients if factory.address == address)
         self.connection: Any = link.buildProtocol(None)
         self.transport = StringTransport()
@@ -260,6 +260,25 @@ def test_members_get_large_batches_in_pieces_of_one_frame_each() -> None:
             assert member.connection.waiting_bytes == 0
         frames = lib.pn_transport_get_frames_input(members[0].engine.transport) - before
         assert frames == 2 * 3 + 1, "the beginning of the message is in the frame of its first piece"
+        made.stop()
+
+
+def test_a_broker_that_calls_itself_by_another_name_is_not_the_member() -> None:
+    """Its own messages come from a name that is no member's. `qpid-ha add-broker` waited for its vote, and said nothing."""
+    with bench() as b:
+        made = peers(b, "")
+        made.events = events = _Events()
+        reached: list[str] = []
+        made.reach(OTHER, 3).addCallback(reached.append)
+        member = _Member(made, OTHER, name="broker2:5672")
+        member.settle()
+        assert member.transport.disconnected
+        member.connection.connectionLost(Failure(ConnectionDone()))
+        b.clock.advance(0.1)
+        why = f"the broker there calls itself broker2:5672: use this name, or give that broker --ha-address {OTHER}"
+        assert reached == [f"exchanges no messages with this broker: {why}"]
+        assert made.refusals() == {OTHER: why}
+        assert events.told == []
         made.stop()
 
 
