@@ -496,7 +496,8 @@ def _check_reach(nodes: Nodes, what: str, kind: str, log: str, alternate: str) -
     """Refused, when something in the cluster's log is to have an alternate exchange that only this broker has: the next primary
     would have nowhere to send its messages to. What a drain creates as it is on the source may have one, as it had there."""
     if log == CLUSTER and alternate and not nodes.exchanges[alternate].replicated:
-        raise Refused(409, f"{what}: exchange {alternate!r} is this broker's alone, and the {kind} is every broker's")
+        where = f"exchange {alternate!r} is on this broker only, and the {kind} is on all brokers"
+        raise Refused(409, f"{what}: {where}; the alternate exchange of such a {kind} must be replicated, too")
 
 
 def _names_as_alternate(command: Command, exchange: str) -> bool:

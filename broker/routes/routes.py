@@ -231,7 +231,8 @@ class Routes:
             text = f"the cluster has machine version {version}, and dynamic routes need {route.needs}: upgrade every broker"
             raise Refused(409, text)
         if route.exchange not in nodes.exchanges and (route.kind != QUEUE or route.exchange not in nodes.queues):
-            raise Refused(404, f"there is no exchange named {route.exchange!r} for the messages of the route")
+            what = "queue and no exchange" if route.kind == QUEUE else "exchange"
+            raise Refused(404, f"there is no {what} named {route.exchange!r} for the messages of the route")
         return self._answered(route, 201, "created", {"uuid": route.uuid})
 
     def _asked(self, body: Mapping[str, Any]) -> RouteAdd:

@@ -627,7 +627,7 @@ def test_what_has_come_to_a_broker_that_leaves_is_settled_at_its_source(net: Net
     "body, status, says",
     [
         ({"kind": "other"}, 501, "it has queue, exchange, dynamic"),
-        ({"exchange": "none"}, 404, "there is no exchange named 'none'"),
+        ({"exchange": "none"}, 404, "there is no queue and no exchange named 'none'"),
         ({"kind": "exchange"}, 404, "there is no exchange named 'in'"),
         ({"source": "ann/secret@a"}, 400, "the file of --route-passwords"),
         ({"source": "a:x"}, 400, "not a port"),

@@ -828,7 +828,10 @@ def test_what_every_broker_has_gets_no_alternate_exchange_that_only_this_broker_
     two.apply(CLUSTER, {"op": "machine-version", "needs": 7}, queue("q"), exchange("x"), queue("told", "configuration"))
     two.apply(LOCAL, exchange("dlx", level="none"), queue("own", "none"))
     nodes, wish = two.nodes, {"alternateExchange": "dlx"}
-    text = "exchange 'dlx' is this broker's alone, and the {} is every broker's"
+    text = (
+        "exchange 'dlx' is on this broker only, and the {0} is on all brokers; the alternate exchange of such a {0} must be "
+        "replicated, too"
+    )
     for level in ("all", "configuration"):
         asked = wish | {"replicate": level}
         assert refusal(plan_queue, nodes, "new", "u", asked) == (409, "queue 'new': " + text.format("queue"))
