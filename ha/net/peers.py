@@ -625,7 +625,7 @@ class Peers:
 
     def refusals(self) -> dict[str, str]:
         """The reasons for which one side refuses a link, by member."""
-        return self._refused | {address: link.refusal for address, link in self._links.items() if link.refusal}
+        return self._refused | {address: _in_words(link.refusal) for address, link in self._links.items() if link.refusal}
 
     def open_properties(self) -> dict[str, Any]:
         """This broker's properties for a member."""

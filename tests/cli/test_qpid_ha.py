@@ -174,6 +174,14 @@ def test_query_says_why_a_broker_applies_or_writes_nothing(peers: Any) -> None:
     assert run("qpid-ha", "query", "-b", halted.name).out.splitlines()[-1] == "Stopped:             version 9 is not known here"
 
 
+def test_query_says_with_which_member_there_is_no_link_and_why(peers: Any) -> None:
+    """Breaks when several links are refused, and their lines are the same."""
+    member = {"address": "c:3", "role": "voter", "refused": 'it answered "a:1 belongs to cluster 1" (amqp:not-allowed)'}
+    foreign = peers(ha=READY | {"members": [member]})
+    line = 'No link:             c:3: it answered "a:1 belongs to cluster 1" (amqp:not-allowed)'
+    assert run("qpid-ha", "query", "-b", foreign.name).out.splitlines()[-1] == line
+
+
 def test_a_backup_that_applies_nothing_is_not_passed_off_as_ready(peers: Any) -> None:
     """Breaks when the last upgraded broker is restarted though no other one could take over."""
     why = "version 9 is not known here"
