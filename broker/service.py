@@ -320,6 +320,8 @@ class Broker:
                 self.initial_values.begin()
                 self.routes.begin()
                 self.alerts.begin()
+                if logs.leaving_text:
+                    _log.warn("{text}", text=logs.leaving_text)
             self.admission.admit_held()
         elif state != "recovering":
             self.admission.drop_held()

@@ -520,7 +520,7 @@ class ClusterMember:
             "electable": not self.log.replica.unfit,
             "reason": self._why_no_primary(),
             "copies": copies(status),
-            "notice": "; ".join(filter(None, (notice(status), self.log.obstacle))),
+            "notice": "; ".join(filter(None, (self._broker.logs.leaving_text, notice(status), self.log.obstacle))),
             "witness": self.log.replica.is_witness,
             "members": members,
             "membership": self._membership(),

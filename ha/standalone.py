@@ -43,6 +43,8 @@ class Standalone:
                 "address": "",
                 "brokersUrl": "",
                 "publicUrl": "",
+                "disk": "; ".join(ledger.storage_text for ledger in self._broker.ledgers.values() if ledger.storage_text),
+                "notice": self._broker.logs.leaving_text,
                 "members": [],
             }
         ]

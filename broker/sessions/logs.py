@@ -110,6 +110,15 @@ class Logs:
         return None if setting is None else Leave.of(setting.value)
 
     @property
+    def leaving_text(self) -> str:
+        """What an operator is told about the departure of this broker; "" if it does not leave."""
+        leave = self.leave
+        if leave is None:
+            return ""
+        done = "is empty: a drain has moved its messages" if leave.released else "is drained"
+        return f"this broker accepts no clients, because it {done} to {', '.join(leave.to)}; qpid-drain --cancel ends that"
+
+    @property
     def gives_times(self) -> bool:
         """Whether this broker leaves, and the expiry times and failures of its messages go to the target with them."""
         leaves = LEAVING in self.lead.state.definitions.settings

@@ -71,6 +71,20 @@ def test_a_name_that_a_client_chose_has_so_many_characters_in_an_answer_and_show
         assert len(long.server.container) == 4_000, "the broker itself knows it whole"
 
 
+def test_a_broker_by_itself_says_why_its_producers_wait_for_the_disk() -> None:
+    with bench() as b:
+
+        def disk() -> str:
+            (item,) = b.client(ADMIN).request("QUERY", "ha")[2]["items"]
+            return str(item["disk"])
+
+        assert disk() == ""
+        b.lead.ledger.on_storage_low("only 9 KiB are free")
+        assert disk() == "only 9 KiB are free"
+        b.lead.ledger.on_storage_low("")
+        assert disk() == ""
+
+
 def test_management_answers_what_it_is_asked() -> None:
     with bench() as b:
         client = b.client()

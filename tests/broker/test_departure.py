@@ -8,6 +8,7 @@ from typing import Any
 
 import proton
 import pytest
+from twisted.logger import capturedLogs, formatEvent
 
 from broker import drains
 from broker.core.nodes import LOCAL
@@ -270,6 +271,23 @@ def test_a_broker_is_empty_only_behind_the_record_and_stays_so() -> None:
         assert condition(admin.receiver("q")) == "amqp:link:redirect"
 
 
+def test_its_state_says_that_it_takes_no_clients_and_what_ends_that() -> None:
+    """Breaks when a drained broker that was started again is `standalone`, closes all connections, and nothing says why."""
+    with bench() as b:
+
+        def notice() -> str:
+            client = b.client(ADMIN)
+            (item,) = client.request("QUERY", "ha")[2]["items"]
+            return str(item["notice"])
+
+        assert notice() == ""
+        leave(b)
+        end = "to other:5672, another:5673; qpid-drain --cancel ends that"
+        assert notice() == f"this broker accepts no clients, because it is drained {end}"
+        assert ask(b, "RELEASED")[0] == 200
+        assert notice() == f"this broker accepts no clients, because it is empty: a drain has moved its messages {end}"
+
+
 def test_a_subscriptions_own_queue_goes_and_one_that_others_use_stays_with_its_messages() -> None:
     with bench() as b:
         b.queue("shared", autoDelete=True)
@@ -294,8 +312,11 @@ def test_a_primary_that_takes_over_finds_the_record_and_takes_no_client() -> Non
         b.lead.replayed_into(other.lead)
         other.lead.become("recovering")
         early = other.client()
-        other.lead.become("active")
+        with capturedLogs() as events:
+            other.lead.become("active")
         other.settle()
+        why = "this broker accepts no clients, because it is drained to other:5672, another:5673; qpid-drain --cancel ends that"
+        assert why in map(formatEvent, events)
         assert early.lost
         assert other.client().lost
         assert left(other)["drain"] == left(b)["drain"]
