@@ -102,29 +102,34 @@ Proton nor PyPI's is built with Cyrus SASL, so that SCRAM is tried by our own co
 
 
 @contextlib.contextmanager
-def logged_in(program: Program, address: str, mechanism: str, who: list[str], log: Path) -> Iterator[str]:
-    """What the client says; it goes with the context."""
+def started(program: Program, log: Path) -> Iterator[subprocess.Popen[str]]:
+    """The client, which logs in when it is told to; it goes with the context."""
     with (
         log.open("wb") as errors,
         subprocess.Popen(
-            [*program, address, mechanism, *who],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            cwd=ROOT,
-            env=environment(),
+            program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT, env=environment()
         ) as process,
     ):
-        assert process.stdout is not None
         assert process.stdin is not None
         try:
-            yield process.stdout.readline().strip()
+            yield process
         finally:
             process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(10)
             process.kill()
+
+
+@contextlib.contextmanager
+def logged_in(client: subprocess.Popen[str], address: str, mechanism: str, who: list[str]) -> Iterator[str]:
+    """What the client says; when it is let in, it leaves with the context."""
+    assert client.stdin is not None
+    assert client.stdout is not None
+    print(address, mechanism, *who, file=client.stdin, flush=True)
+    said = client.stdout.readline().strip()
+    yield said
+    if said == "open":
+        print(file=client.stdin, flush=True)
 
 
 def present(broker: BrokerProcess) -> set[tuple[str, str]]:
@@ -197,25 +202,25 @@ def test_a_client_logs_in_by_each_mechanism_that_it_has(
     if (program := tried(client, make, programs)) is None:
         return
     address, certificate, key, trusted = certified
-    issued = token("RS256", exp=time.time() + 600)
-    for login in has:
-        mechanism = "PLAIN" if login == TOKEN else login
-        secret = issued if login in (TOKEN, "XOAUTH2") else PASSWORD
-        log = tmp_path / f"{login}.log"
-        with logged_in(program, address, mechanism, ["ann", secret, trusted, certificate, key], log) as said:
-            assert (login, said) == (login, "open"), log.read_text()
-            user = "anonymous" if mechanism == "ANONYMOUS" else "ann@QPID"
-            assert present(broker) == {(mechanism, user)}
-        eventually(lambda: present(broker), lambda left: not left, "its leaving")
-    for login in (*has_not, "PLAIN"):
-        with logged_in(program, address, login, ["ann", "wrong", trusted, certificate, key], tmp_path / "refused.log") as said:
-            assert (login, said) == (login, "refused")
-    assert not any(part in broker.log() for part in issued.split(".")), "nothing of a token is in a log"
-    if client == "azure":
-        puts_its_token(program, tmp_path, [trusted, certificate, key])
+    issued, log = token("RS256", exp=time.time() + 600), tmp_path / "log"
+    with started(program, log) as running:
+        for login in has:
+            mechanism = "PLAIN" if login == TOKEN else login
+            secret = issued if login in (TOKEN, "XOAUTH2") else PASSWORD
+            with logged_in(running, address, mechanism, ["ann", secret, trusted, certificate, key]) as said:
+                assert (login, said) == (login, "open"), log.read_text()
+                user = "anonymous" if mechanism == "ANONYMOUS" else "ann@QPID"
+                assert present(broker) == {(mechanism, user)}
+            eventually(lambda: present(broker), lambda left: not left, "its leaving")
+        for login in (*has_not, "PLAIN"):
+            with logged_in(running, address, login, ["ann", "wrong", trusted, certificate, key]) as said:
+                assert (login, said) == (login, "refused")
+        assert not any(part in broker.log() for part in issued.split(".")), "nothing of a token is in a log"
+        if client == "azure":
+            puts_its_token(running, tmp_path, [trusted, certificate, key])
 
 
-def puts_its_token(program: Program, folder: Path, files: list[str]) -> None:
+def puts_its_token(client: subprocess.Popen[str], folder: Path, files: list[str]) -> None:
     """It comes in as nobody, and shows the node `$cbs` who it is."""
     options = [*by_tokens(folder), "--token-put", "yes", "--ssl-port", "0"]
     broker = BrokerProcess(folder / "broker", free_ports(1)[0], options)
@@ -223,9 +228,8 @@ def puts_its_token(program: Program, folder: Path, files: list[str]) -> None:
     try:
         eventually(broker.log, lambda log: "Listening for SSL" in log, "a broker that lets nobody in without a login")
         for secret, outcome in ((token("RS256", exp=time.time() + 600), "open"), ("wrong", "refused")):
-            who = ["ann", secret, *files]
-            with logged_in(program, tls_of(broker), "CBS", who, folder / "put.log") as said:
-                assert said == outcome, (folder / "put.log").read_text()
+            with logged_in(client, tls_of(broker), "CBS", ["ann", secret, *files]) as said:
+                assert said == outcome, (folder / "log").read_text()
         eventually(broker.log, lambda log: "was refused: SASL CBS: the token is not a JSON Web Token" in log, "the refusal")
     finally:
         broker.kill()

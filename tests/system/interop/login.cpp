@@ -1,7 +1,7 @@
-// A client on Apache Qpid Proton C++ that logs in over TLS:
-//   login HOST:PORT MECHANISM USER SECRET AUTHORITY CERTIFICATE KEY
+// A client on Apache Qpid Proton C++ that logs in over TLS, once for each line of its standard input:
+//   HOST:PORT MECHANISM USER SECRET AUTHORITY CERTIFICATE KEY
 //
-// A mechanism takes of the words what it needs. It prints `open` when it is let in, and stays until its standard input ends;
+// A mechanism takes of the words what it needs. It prints `open` when it is let in, and stays until there is an empty line;
 // `refused` when it is not.
 #include <proton/connection.hpp>
 #include <proton/connection_options.hpp>
@@ -11,30 +11,34 @@
 #include <proton/ssl.hpp>
 #include <proton/transport.hpp>
 
-#include <cstdio>
+#include <iostream>
+#include <sstream>
 #include <string>
+#include <utility>
 
 class Client : public proton::messaging_handler {
   public:
-    explicit Client(char **argv) : argv_(argv) {}
+    explicit Client(std::string line) : line_(std::move(line)) {}
 
     void on_container_start(proton::container &container) override {
-        const std::string mechanism = argv_[2], authority = argv_[5];
+        std::string address, mechanism, user, secret, authority, certificate, key;
+        std::istringstream(line_) >> address >> mechanism >> user >> secret >> authority >> certificate >> key;
         proton::connection_options options;
         options.sasl_enabled(true).sasl_allowed_mechs(mechanism);
         if (mechanism == "EXTERNAL") {
-            proton::ssl_certificate own(argv_[6], argv_[7]);
+            proton::ssl_certificate own(certificate, key);
             options.ssl_client_options(proton::ssl_client_options(own, authority, proton::ssl::VERIFY_PEER));
         } else {
             options.ssl_client_options(proton::ssl_client_options(authority, proton::ssl::VERIFY_PEER));
-            if (mechanism != "ANONYMOUS") options.user(argv_[3]).password(argv_[4]);
+            if (mechanism != "ANONYMOUS") options.user(user).password(secret);
         }
-        container.connect(std::string("amqps://") + argv_[1], options);
+        container.connect("amqps://" + address, options);
     }
 
     void on_connection_open(proton::connection &connection) override {
         say("open");
-        while (std::getchar() != EOF) {}
+        std::string rest;
+        std::getline(std::cin, rest);
         connection.close();
     }
 
@@ -42,15 +46,18 @@ class Client : public proton::messaging_handler {
 
   private:
     void say(const char *word) {
-        std::puts(word);
-        std::fflush(stdout);
+        if (!said_) std::cout << word << std::endl;
+        said_ = true;
     }
 
-    char **argv_;
+    std::string line_;
+    bool said_ = false;
 };
 
-int main(int, char **argv) {
-    Client client(argv);
-    proton::container(client).run();
+int main() {
+    for (std::string line; std::getline(std::cin, line);) {
+        Client client(line);
+        proton::container(client).run();
+    }
     return 0;
 }

@@ -1,6 +1,7 @@
-"""A client on python-qpid-proton that logs in over TLS: login.py HOST:PORT MECHANISM USER SECRET AUTHORITY CERTIFICATE KEY.
+"""A client on python-qpid-proton that logs in over TLS, once for each line HOST:PORT MECHANISM USER SECRET AUTHORITY CERTIFICATE
+KEY of its standard input.
 
-A mechanism takes of the words what it needs. It prints `open` when it is let in, and stays until its standard input ends;
+A mechanism takes of the words what it needs. It prints `open` when it is let in, and stays until there is an empty line;
 `refused` when it is not.
 """
 
@@ -20,6 +21,7 @@ class Client(MessagingHandler):
     def __init__(self, address: str, mechanism: str, *words: str) -> None:
         super().__init__()
         self.address, self.mechanism, self.words = address, mechanism, words
+        self.said = False
 
     def on_start(self, event: Any) -> None:
         user, secret, authority, certificate, key = self.words
@@ -34,13 +36,20 @@ class Client(MessagingHandler):
         event.container.connect(f"amqps://{self.address}", allowed_mechs=self.mechanism, reconnect=False, **who)
 
     def on_connection_opened(self, event: Any) -> None:
-        print("open", flush=True)
-        sys.stdin.read()
+        self.say("open")
+        sys.stdin.readline()
         event.connection.close()
 
     def on_transport_error(self, event: Any) -> None:
-        print("refused", flush=True)
+        self.say("refused")
+
+    def say(self, word: str) -> None:
+        """Once."""
+        if not self.said:
+            self.said = True
+            print(word, flush=True)
 
 
 if __name__ == "__main__":
-    Container(Client(*sys.argv[1:])).run()
+    for line in iter(sys.stdin.readline, ""):
+        Container(Client(*line.split())).run()

@@ -1,7 +1,7 @@
-"""A client on the AMQP of Azure's libraries for Python that logs in over TLS: login_azure.py HOST:PORT MECHANISM USER SECRET
-AUTHORITY CERTIFICATE KEY.
+"""A client on the AMQP of Azure's libraries for Python that logs in over TLS, once for each line HOST:PORT MECHANISM USER SECRET
+AUTHORITY CERTIFICATE KEY of its standard input.
 
-It prints `open` when it is let in, and stays until its standard input ends; `refused` when it is not.
+It prints `open` when it is let in, and stays until there is an empty line; `refused` when it is not.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ def main(address: str, mechanism: str, user: str, secret: str, authority: str, c
         is_open = False
     print("open" if is_open else "refused", flush=True)
     if is_open:
-        sys.stdin.read()
+        sys.stdin.readline()
         connection.close()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    for line in iter(sys.stdin.readline, ""):
+        main(*line.split())
