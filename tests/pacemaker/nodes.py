@@ -12,6 +12,7 @@ import contextlib
 import grp
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -112,7 +113,10 @@ data-dir=/mnt/store
 ha-cluster=yes
 ha-brokers-url=amqp:{members}
 ha-replicate=all
+log-enable=info+
 """
+_STATE = re.compile(rb" info (\w+) in epoch ")
+"""What a broker logs whenever its state has changed."""
 
 
 class Node:
@@ -217,6 +221,12 @@ class Node:
                     ):
                         return int(entry.name)
         return 0
+
+    def leads(self) -> bool:
+        """Whether the last state that its broker has logged is the primary's. To look is cheaper than to ask Pacemaker."""
+        log = self.folder / "mnt/qpidd.log"
+        states = _STATE.findall(log.read_bytes()) if log.exists() else []
+        return states[-1:] == [b"active"]
 
     def log(self) -> str:
         """What this node's Pacemaker says."""
@@ -329,6 +339,8 @@ class Nodes:
         names = set(running or NAMES)
 
         def well() -> bool:
+            if not any(self[name].leads() for name in names):
+                return False
             roles = self.roles()
             promoted = [name for name, role in roles.items() if role in ("Promoted", "Master")]
             return set(roles) == names and len(promoted) == 1 and self.status(self[promoted[0]]) == "active"
