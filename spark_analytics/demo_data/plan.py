@@ -1,4 +1,4 @@
-"""The events of the story, slot by slot: who is the primary, how much load there is, and how far each backup is behind.
+"""What happens in the story, slot by slot: who is the primary, how much load there is, and how far each backup is behind.
 
 A slot is one sampling interval; a sample is taken in its middle. Load rises and falls with the day (a story shorter than a
 day counts as one day), and lag follows the load. INCIDENTS has the other events. All of it is arithmetic on the shape, the
@@ -8,47 +8,50 @@ slot and the broker: no state passes from slot to slot, and random values come f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import cos, exp, pi, sin
 from statistics import NormalDist
 from typing import Final, NamedTuple
 
+from telemetry import lines
+
 CLUSTER: Final = "demo"
-OBJECTIVE_MS: Final = 1000
 DAY_MS: Final = 86_400_000
+DETECTION_MS: Final = 900
 GAP_MS: Final = 1240
 """From the kill until the new primary serves, in ms."""
-DETECTION_MS: Final = 900
 SWITCH_MS: Final = 180
 FEWEST_SLOTS: Final = 120
 RECORDS_A_BATCH: Final = 3
 RECORD_BYTES: Final = 1100
+FAILED: Final = "closed the connection"
 INCIDENTS: Final = {
-    "slow": (0.10, 0.08, 7200, 4),
-    "stall": (0.22, 0.08, 1200, 4),
-    "lost": (0.37, 0.01, 120, 2),
-    "silence": (0.66, 0.06, 600, 4),
-    "outage": (0.78, 0.04, 300, 4),
+    "slow_disk": (0.10, 0.08, 7200, -1),
+    "stalled": (0.22, 0.08, 1200, -1),
+    "stopped": (0.517, 0.08, 1800, 0),
+    "silent": (0.66, 0.06, 600, -1),
+    "lost": (0.37, 0.01, 120, None),
+    "outage": (0.78, 0.04, 300, None),
 }
-"""When each incident begins, as a share of the story; how long it lasts: as a share, in seconds at most, and in slots at
-least. `slow`: the weakest backup's disk is slow. `stall`: it acknowledges nothing. `silence`: there are no lines about it.
-`lost`: all lines of the primary are lost (far from any restart, because a summary does not see missing lines in the minute of
-a restart). `outage`: there are no lines at all."""
-KILL: Final = (0.517, 0.08, 1800)
-"""When the first primary is killed, as a share of the story; and how long it is down: as a share, and in seconds at most."""
+"""When each incident begins, as a share of the story; how long it lasts: as a share, and in seconds at most; and which broker
+it is about: the first, the last (the weakest backup), or no certain one. `slow_disk`: its disk is slow. `stalled`: it
+acknowledges nothing. `stopped`: it was the primary, and is killed. `silent`: there are no lines about it. `lost`: all lines of
+the primary are lost (far from any restart, because a summary does not see missing lines in the minute of a restart). `outage`:
+there are no lines at all."""
 SWITCH: Final = 0.92
 DROPS: Final = {0.34: "buffer full", 0.35: "buffer full", 0.64: "not written: No space left on device"}
 """When the primary cannot write DROPPED lines of queues of the weakest backup, as a share of the story, and the reason."""
 DROPPED: Final = 250
-_LEVELS, _RANKS, _BATCHES_PER_S = 32, 512, 400
+BATCHES_PER_S: Final = 400
+"""Committed at a load of 1."""
 _MASK: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The amount of telemetry: `seconds` of it from `start_ms` on, a sample at each `interval_ms`, of `queues` queues and the
-    whole log, for each of `backups` backups. `start_ms` and `seconds` are whole intervals.
+    whole log, for each of `backups` backups, of which there are two or more. `start_ms` and `seconds` are whole intervals, and
+    an interval whole seconds.
     """
 
     start_ms: int
@@ -60,9 +63,6 @@ class Shape:
 
     def __post_init__(self) -> None:
         assert self.slots >= FEWEST_SLOTS, "too short for all that happens"
-        assert self.backups >= 2, "one backup is not a majority without its primary"
-        assert not self.start_ms % self.interval_ms, "begins within an interval"
-        assert not self.seconds * 1000 % self.interval_ms, "ends within an interval"
 
     @property
     def slots(self) -> int:
@@ -81,27 +81,33 @@ class Shape:
 
 
 class Span(NamedTuple):
-    """Slots from `begin` up to `end`."""
+    """Slots from `begin` up to `end`, about one broker, or none in particular."""
 
     begin: int
     end: int
+    broker: int | None
 
-    def holds(self, slot: int) -> bool:
-        """Whether the slot belongs to this span."""
-        return self.begin <= slot < self.end
+    def holds(self, slot: int, broker: int | None = None) -> bool:
+        """Whether the slot belongs to this span, and the span is about that broker."""
+        return self.begin <= slot < self.end and self.broker == broker
 
     def after(self) -> Span:
         """The time after it that the backup needs to catch up."""
-        return Span(self.end, self.end + max(2, (self.end - self.begin) // 3))
+        return Span(self.end, self.end + max(2, (self.end - self.begin) // 3), self.broker)
 
 
 class Term(NamedTuple):
-    """One primary's epoch: its samples are those of the slots from `begin` up to `end`."""
+    """One primary's epoch: its samples are those of the slots from `begin` up to `end`. It serves from `served_ms` on, `gap_ms`
+    after the primary before it; None if it cannot know that."""
 
     epoch: int
     primary: int
     begin: int
     end: int
+    served_ms: int
+    gap_ms: float | None
+    kind: str
+    why: str
 
 
 class Look(NamedTuple):
@@ -124,122 +130,101 @@ def draw(key: int, n: int) -> int:
 @lru_cache(maxsize=64)
 def iso(ts_ms: int) -> str:
     """Milliseconds since 1970 in the form of the telemetry."""
-    return f"{datetime.fromtimestamp(ts_ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ts_ms % 1000:03d}Z"
+    return lines.timestamp(ts_ms / 1000)
 
 
 class Plan:
-    """The story of a shape. Brokers are numbers, places in `Shape.brokers`; times are ms from the story's start."""
+    """The story of a shape. Brokers are numbers, places in `Shape.brokers`; times are ms since 1970."""
 
     def __init__(self, shape: Shape) -> None:
-        self.shape, self.interval_ms, n = shape, shape.interval_ms, shape.slots
+        self.shape, n = shape, shape.slots
         self.everybody, self.last = range(shape.backups + 1), shape.backups
-        self._keys = [draw(draw(shape.seed & _MASK, 1), broker) for broker in self.everybody]
+        self._keys = [draw(draw(shape.seed, 1), broker) for broker in self.everybody]
         self._day_ms = min(DAY_MS, shape.seconds * 1000)
-        self._offset_ms = shape.start_ms % DAY_MS if self._day_ms == DAY_MS else 0
-        self.slow, self.stall, self.lost, self.silence, self.outage = (
-            Span(int(n * at), int(n * at) + max(least, min(int(n * share), most_s * 1000 // self.interval_ms)))
-            for at, share, most_s, least in INCIDENTS.values()
-        )
-        at, share, most_s = KILL
-        kill, self.switch = int(n * at), int(n * SWITCH)
-        self.kill_ms = kill * self.interval_ms + 100
-        self.serving_ms = self.kill_ms + GAP_MS
-        second = -(-(self.serving_ms - self.interval_ms // 2) // self.interval_ms)
-        self.down = Span(second, max(second + 5, kill + min(int(n * share), most_s * 1000 // self.interval_ms)))
+        self._midnight_ms = shape.start_ms // DAY_MS * DAY_MS if self._day_ms == DAY_MS else shape.start_ms
+        self.spans = dict[str, Span]()
+        for name, (at, share, most_s, broker) in INCIDENTS.items():
+            begin, number = int(n * at), max(2, min(int(n * share), most_s * 1000 // shape.interval_ms))
+            self.spans[name] = Span(begin, begin + number, None if broker is None else self.everybody[broker])
+        self.slow_disk, self.stalled, self.killed, self.silent, self.lost, self.outage = self.spans.values()
+        kill, third, switch = self.killed.begin, self.outage.end, int(n * SWITCH)
+        self.kill_ms = self.begin_ms(kill) + 100
+        serving_ms, failed = self.kill_ms + GAP_MS, f"the primary {shape.brokers[0]} failed: {FAILED}"
+        second = kill + (self.sample_ms(kill) < serving_ms)
+        self.stopped = self.spans["stopped"] = self.killed._replace(begin=second)
+        back_ms, switched_ms = self.begin_ms(third) + 230, self.begin_ms(switch) + 100 + SWITCH_MS
         self.terms = (
-            Term(1, 0, 0, kill),
-            Term(2, 1, second, self.outage.begin),
-            Term(3, 1, self.outage.end, self.switch),
-            Term(4, 2, self.switch, n),
+            Term(1, 0, 0, kill, 0, None, "", ""),
+            Term(2, 1, second, self.outage.begin, serving_ms, float(GAP_MS), "failover", failed),
+            Term(3, 1, third, switch, back_ms, None, "failover", "there is no primary yet"),
+            Term(4, 2, switch, n, switched_ms, float(SWITCH_MS), "switchover", "planned switchover"),
         )
         self.drops = {int(n * share): (reason, min(shape.queues, DROPPED)) for share, reason in DROPS.items()}
 
-    def term_at(self, slot: int) -> Term | None:
-        """The term whose samples that slot has; None if there is no primary then."""
-        return next((term for term in self.terms if term.begin <= slot < term.end), None)
-
-    def is_up(self, slot: int, broker: int) -> bool:
-        """Whether that broker runs in that slot."""
-        killed = broker == 0 and self.kill_ms <= self.sample_ms(slot) and slot < self.down.end
-        return not killed and not self.outage.holds(slot)
-
-    def backups(self, term: Term) -> list[int]:
-        """All brokers except the primary."""
-        return [broker for broker in self.everybody if broker != term.primary]
+    def term(self, slot: int) -> Term:
+        """The term that began last; from its end on there is no primary."""
+        return max(term for term in self.terms if term.begin <= slot)
 
     def committed(self, at_ms: int) -> int:
-        """The commit index at that time: the integral of `load`."""
-        turn = 2 * pi / self._day_ms
-        at, begin = at_ms + self._offset_ms - 0.12 * self._day_ms, -0.12 * self._day_ms
-        done_ms = 0.55 * (at - begin) - 0.4 * (sin(turn * at) - sin(turn * begin)) / turn
-        return 1000 + int(done_ms * _BATCHES_PER_S / 1000)
+        """The commit index at that time: the integral of the load."""
+        turn, dawn_ms = 2 * pi / self._day_ms, 0.12 * self._day_ms
+        since_ms = at_ms - self._midnight_ms - dawn_ms
+        done_ms = 0.55 * (since_ms + dawn_ms) - 0.4 * (sin(turn * since_ms) - sin(turn * -dawn_ms)) / turn
+        return 1000 + int(done_ms * BATCHES_PER_S / 1000)
 
-    def level(self, slot: int) -> int:
-        """The load in a slot in steps: the lowest before dawn, the highest in the afternoon."""
-        share = (self.sample_ms(slot) + self._offset_ms) / self._day_ms
-        return round((0.55 - 0.4 * cos(2 * pi * (share - 0.12))) * (_LEVELS - 1))
+    def load(self, slot: int) -> float:
+        """The load in a slot, of at most 1, in steps: the lowest before dawn, the highest in the afternoon."""
+        share = (self.sample_ms(slot) - self._midnight_ms) / self._day_ms
+        return round((0.55 - 0.4 * cos(2 * pi * (share - 0.12))) * 31) / 31
 
-    def records_per_s(self, level: int) -> float:
-        """The approximate number of records committed in a second at that load."""
-        return _BATCHES_PER_S * RECORDS_A_BATCH * level / (_LEVELS - 1)
+    def begin_ms(self, slot: int) -> int:
+        """When that slot begins."""
+        return self.shape.start_ms + slot * self.shape.interval_ms
 
     def sample_ms(self, slot: int) -> int:
-        """When that slot is sampled, with a timer's jitter."""
-        return slot * self.interval_ms + self.interval_ms // 2
+        """When that slot is sampled."""
+        return self.begin_ms(slot) + self.shape.interval_ms // 2
 
     def ts_ms(self, slot: int, broker: int) -> int:
-        """The time of that broker's clock then, since 1970."""
-        return self.shape.start_ms + self.sample_ms(slot) + (self.chance(slot, broker) >> 40) % 9 - 4
+        """When that broker samples it by its clock, with a timer's jitter."""
+        return self.sample_ms(slot) + (self.chance(slot, broker) >> 40) % 9 - 4
 
     def chance(self, slot: int, broker: int) -> int:
         """64 random-looking bits for that slot and broker."""
         return draw(self._keys[broker], slot)
 
-    def look(self, slot: int, broker: int) -> Look | None:
-        """The primary's view of that backup in that slot; None if it reports nothing. The result does not consider whether
-        there is a primary, and whether its lines were lost.
-        """
-        weakest, killed = broker == self.last, broker == 0 and slot >= self.down.begin
-        if weakest and self.silence.holds(slot):
-            return None
-        if weakest and self.stall.holds(slot):
-            age_us = (self.sample_ms(slot) - self.stall.begin * self.interval_ms) * 1000
-            return Look(age_us, age_us, "ready", True)
-        if killed and slot < self.down.end:
-            age_us = (self.sample_ms(slot) - self.kill_ms) * 1000
-            return Look(age_us, age_us, "", False)
-        for concerned, behind in ((weakest, self.stall), (killed, self.down)):
-            over = behind.after()
-            if concerned and over.holds(slot):
-                whole_us = (behind.end - behind.begin) * self.interval_ms * 1000
+    def look(self, slot: int, broker: int) -> Look:
+        """The primary's view of that backup in that slot, whether or not its lines tell it."""
+        interval_us = self.shape.interval_ms * 1000
+        for span, since_ms, state in (
+            (self.stalled, self.begin_ms(self.stalled.begin), "ready"),
+            (self.stopped, self.kill_ms, ""),
+        ):
+            over, age_us = span.after(), (self.sample_ms(slot) - since_ms) * 1000
+            if span.holds(slot, broker):
+                return Look(age_us, age_us, state, state == "ready")
+            if over.holds(slot, broker):
+                whole_us = (span.end - span.begin) * interval_us
                 return Look(whole_us * (over.end - slot) // (over.end - over.begin + 1), 0, "catchup", True)
         # The lag never exceeds that of the last slot by more than the time between them, because it cannot grow faster than
         # time.
-        lag_us, interval_us = self._usual_us(slot, broker), self.interval_ms * 1000
+        lag_us = self._usual_us(slot, broker)
         if lag_us > interval_us and slot:
             lag_us = min(lag_us, min(self._usual_us(slot - 1, broker), interval_us) + interval_us)
         return Look(lag_us, 0, "ready", True)
 
     def _usual_us(self, slot: int, broker: int) -> int:
+        """The lag at that load by chance: none, a log-normal one, or a long one."""
         chance = self.chance(slot, broker)
-        if broker == self.last and self.slow.holds(slot):
+        if self.slow_disk.holds(slot, broker):
             return 400_000 + (chance >> 9) % 900_000
         base_us = 6000 if broker == self.last else 2000 + 1000 * (broker % 3)
-        weight: float = 0.1 + 0.9 * (self.level(slot) / (_LEVELS - 1)) ** 1.5
-        return round(_spread()[chance % _RANKS] * base_us * weight)
+        weight: float = 0.1 + 0.9 * self.load(slot) ** 1.5
+        rank = chance % 512 - 25
+        spread = 0.0 if rank < 0 else exp(0.5 * NormalDist().inv_cdf((rank + 0.5) / 463)) if rank < 463 else 10.0 * (rank - 461)
+        return round(spread * base_us * weight)
 
     def acked(self, slot: int, look: Look) -> int:
         """The last batch that a backup with this view has acknowledged."""
         commit = self.committed(self.sample_ms(slot))
         return min(self.committed(self.sample_ms(slot) - -(-look.lag_us // 1000)), commit - 1) if look.lag_us else commit
-
-
-@cache
-def _spread() -> list[float]:
-    """The spread of lag at the same load, by rank: no lag, log-normal lags, and a few long ones."""
-    usual = _RANKS - 49
-    return (
-        [0.0] * 25
-        + [exp(0.5 * NormalDist().inv_cdf((i + 0.5) / usual)) for i in range(usual)]
-        + [20.0 + 10 * i for i in range(24)]
-    )

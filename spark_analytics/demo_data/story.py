@@ -7,286 +7,197 @@ memory at a time.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from spark_analytics.demo_data import incidents
-from spark_analytics.demo_data.incidents import MANAGER, REPEATED
-from spark_analytics.demo_data.plan import CLUSTER, DETECTION_MS, RECORD_BYTES, RECORDS_A_BATCH, Look, Plan, Shape, draw, iso
+from spark_analytics.demo_data.plan import BATCHES_PER_S, CLUSTER, FAILED, RECORD_BYTES, RECORDS_A_BATCH, Plan, Term, draw, iso
 from telemetry import lines
 
+MANAGER: Final = "resource-manager"
 _LINES_PER_FILE: Final = 40_000
 _FEW_BATCHES: Final = 256
 """Up to so many unacknowledged batches a primary looks into each of them, and knows which queues wait."""
 _STEMS: Final = ("orders", "billing", "mail", "audit", "search", "stock", "fraud", "reports")
-_Pair = tuple[float | None, float | None]
-_Indexes = tuple[int, int | None, int | None, int, int | None]
-Lines = tuple[int, str, list[str], int, int]
-"""Consecutive lines of one sender: its place, their kind, the lines that are written, the number of numbered lines, and how
-many of these are lost."""
+
+
+class _Sender:
+    """Numbers a sender's lines, and writes them to its files. While `is_cut_off`, they are lost."""
+
+    def __init__(self, folder: Path, name: str, seq: int, counts: Counter[str]) -> None:
+        self.name, self.seq, self.is_cut_off = name, seq, False
+        self._folder, self._begin_ms, self._counts = folder, 0, counts
+        self._file: BinaryIO | None = None
+
+    def say(self, text: str, lost: int = 0) -> list[str]:
+        """Number these lines, and write them without the first `lost`; returns what is written."""
+        said = text.splitlines(keepends=True)
+        lost = len(said) if self.is_cut_off else lost
+        self.seq += len(said)
+        self._counts["holes"] += lost
+        self.write(said[lost:])
+        return said[lost:]
+
+    def tell(self, epoch: int, ts_ms: int, record: Callable[..., dict[str, Any]], **fields: Any) -> None:
+        """Say a line that is no sample, made by that function of `lines`."""
+        told = record(lines.Head(CLUSTER, epoch, self.name, iso(ts_ms)), self.seq, **fields)
+        self.say(lines.line(told).decode())
+
+    def write(self, said: list[str]) -> None:
+        """Append these lines to the file, which is created for its first line."""
+        self._counts["lines"] += len(said)
+        if said and self._file is None:
+            self._file = (self._folder / f".{self.name.replace(':', '_')}.{self._begin_ms:015d}.part").open("wb")
+        if self._file is not None:
+            self._file.write("".join(said).encode("ascii"))
+
+    def turn(self, next_ms: int) -> None:
+        """Give the file its final name; the next one begins at `next_ms`."""
+        self._begin_ms = next_ms
+        if self._file is not None:
+            self._file.close()
+            part, self._file = Path(self._file.name), None
+            part.rename(part.with_name(f"{part.stem[1:]}.jsonl"))
+            self._counts["files"] += 1
 
 
 class Story:
-    """A plan with its lines; `counts` has the numbers of what `write` has written."""
+    """The lines of a plan."""
 
-    def __init__(self, shape: Shape) -> None:
-        self.shape, self.plan = shape, Plan(shape)
-        self.manager = shape.backups + 1
-        self.senders = (*shape.brokers, MANAGER)
-        self.counts: Counter[str] = Counter()
-        number, seed = shape.queues, shape.seed & 0xFFFF_FFFF
-        stems = len(_STEMS)
-        self.queues = sorted(_STEMS[i] if i < stems else f"{_STEMS[i % stems]}.{i // stems}" for i in range(number))
-        self.queue_texts = [lines.queue_text(name, "all") for name in self.queues]
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        shape, number, seed, stems = plan.shape, plan.shape.queues, plan.shape.seed & 0xFFFF_FFFF, len(_STEMS)
+        self._plan, self._shape, self._names, self._counts = plan, shape, shape.brokers, Counter[str]()
+        self._senders = [_Sender(folder, name, shape.start_ms * 1000, self._counts) for name in (*shape.brokers, MANAGER)]
+        self._events = deque(sorted(incidents.events(plan), key=lambda event: event[0]))
+        self._damages = incidents.damages(plan)
+        self._queues = sorted(_STEMS[i] if i < stems else f"{_STEMS[i % stems]}.{i // stems}" for i in range(number))
+        self._queue_texts = [lines.queue_text(name, "all") for name in self._queues]
         weights = [1 / (draw(seed, i) % number + 3) ** 0.9 for i in range(number)]  # a few queues have most of the load
         self._shares = [weight / sum(weights) for weight in weights]
         self._sizes = [200 + draw(seed, i + number) % 3800 for i in range(number)]
         self._key = draw(seed, 2 * number)
         self._rates = lru_cache(maxsize=64)(self._rates_of)
 
-    # ---- the whole story
+    def write(self, progress: Callable[[str, float], None]) -> Counter[str]:
+        """Write all lines; returns the numbers of `lines`, lost ones (`holes`) and `files`. `progress` gets a text and the share
+        that is done."""
+        slots, about = self._shape.slots, self._shape.about_lines
+        chunk = max(1, _LINES_PER_FILE * slots // about)
+        for begin in range(0, slots, chunk):
+            for sender in self._senders:
+                sender.turn(self._plan.begin_ms(begin))
+            for slot in range(begin, min(begin + chunk, slots)):
+                self._slot(slot, is_first=slot == begin)
+            progress(f"writing about {about:,} lines", min(1.0, (begin + chunk) / slots))
+        for sender in self._senders:
+            sender.turn(0)
+        return self._counts
 
-    def write(self, directory: Path | None, progress: Callable[[str, float], None]) -> int:
-        """Write all lines, into files if there is a directory; returns the number of files. `progress` gets a text and the
-        share that is done."""
-        shape, plan = self.shape, self.plan
-        chunk, doing = max(1, _LINES_PER_FILE * shape.slots // shape.about_lines), f"writing about {shape.about_lines:,} lines"
-        seqs, files = [shape.start_ms * 1000] * len(self.senders), 0
-        events, spoils = dict[int, list[incidents.Event]](), incidents.spoils(plan)
-        for event in incidents.events(plan):
-            events.setdefault(event[0] // shape.interval_ms, []).append(event)
-        for begin in range(0, shape.slots, chunk):
-            parts = _Parts(directory, self.senders, shape.start_ms + begin * shape.interval_ms)
-            for slot in range(begin, min(begin + chunk, shape.slots)):
-                for sender in [0] * (slot == plan.down.end) + [*range(len(seqs))] * (slot == plan.outage.end):
-                    seqs[sender] = (shape.start_ms + slot * shape.interval_ms) * 1000  # a restarted sender numbers from its clock
-                now = events.get(slot, [])
-                samples = list[str]()
-                for sender, kind, said, numbered, lost in self._slot(slot, seqs, now, is_first=slot == begin):
-                    seqs[sender] += numbered
-                    self.counts.update({"lines": len(said), "holes": lost, "samples_used": len(said) * (kind == "sample")})
-                    parts.write(sender, said)
-                    samples += said if kind == "sample" and slot in spoils else []
-                for problem in spoils.get(slot, ()):
-                    bad = [incidents.spoiled(problem, *samples[:2])] if problem else samples[REPEATED - 1 :: -1]
-                    self.counts.update({"lines": len(bad), "bad_lines" if problem else "repeated_lines": len(bad)})
-                    parts.write(0, bad)
-            files += parts.appear()
-            progress(doing, min(1.0, (begin + chunk) / shape.slots))
-        return files
+    def _slot(self, slot: int, *, is_first: bool) -> None:
+        """The lines of a slot, those of a sender in order of time."""
+        plan, term, sample_ms = self._plan, self._plan.term(slot), self._plan.sample_ms(slot)
+        for sender in self._senders if slot == plan.outage.end else self._senders[: slot == plan.stopped.end]:
+            sender.seq = plan.begin_ms(slot) * 1000  # a restarted sender numbers from its clock
+        self._tell_events(sample_ms)
+        if slot < term.end:
+            self._tell_of_backups(slot, term, with_roster=is_first or slot == term.begin)
+        for broker in plan.everybody if not plan.outage.holds(slot) else ():
+            if not (broker == term.primary or plan.killed.holds(slot, broker) or plan.silent.holds(slot, broker)):
+                sender, sample = self._senders[broker], self._sample(slot, term, broker, broker)
+                sender.say(self._text(slot, term, broker).line(sender.seq, sample))
+            told, ts_ms = self._probe(slot, term, broker), sample_ms + (draw(term.epoch, slot) & 3)
+            self._senders[-1].tell(term.epoch, ts_ms, lines.probe_record, interval_ms=self._shape.interval_ms, probe=told)
+        self._tell_events(plan.begin_ms(slot + 1))
 
-    def _slot(self, slot: int, seqs: list[int], events: list[incidents.Event], *, is_first: bool) -> Iterator[Lines]:
-        """The lines of a slot, in order of time. `seqs` are the numbers of each sender's next line."""
-        plan, sample_ms = self.plan, self.plan.sample_ms(slot)
-        yield from (self._event(event, seqs) for event in events if event[0] < sample_ms)
-        if not plan.outage.holds(slot):
-            said = _Said(self, slot)
-            if said.term is not None:
-                yield from self._of_primary(said, seqs, with_roster=is_first or slot == said.term.begin)
-            for broker in plan.everybody:
-                silent = broker == plan.last and plan.silence.holds(slot)
-                if plan.is_up(slot, broker) and not silent and broker != said.primary:
-                    yield broker, "own", [said.own(broker, seqs[broker])], 1, 0
-            for broker in plan.everybody:
-                yield self.manager, "probe", [said.probe(broker, seqs[self.manager])], 1, 0
-        yield from (self._event(event, seqs) for event in events if event[0] >= sample_ms)
+    def _tell_events(self, until_ms: int) -> None:
+        while self._events and self._events[0][0] < until_ms:
+            at_ms, sender, epoch, type_, broker, fields = self._events.popleft()
+            about = {"broker": self._senders[broker].name, "type": type_}
+            self._senders[sender].tell(epoch, at_ms, lines.event_record, **about, **fields)
 
-    def _event(self, event: incidents.Event, seqs: list[int]) -> Lines:
-        at_ms, sender, epoch, type_, about, fields = event
-        head = lines.Head(CLUSTER, epoch, self.senders[sender], iso(self.shape.start_ms + at_ms))
-        told = lines.event_record(head, seqs[sender], broker=self.senders[about], type=type_, **fields)
-        return sender, "event", [lines.line(told).decode()], 1, 0
-
-    def _of_primary(self, said: _Said, seqs: list[int], *, with_roster: bool) -> Iterator[Lines]:
-        plan, slot, primary, queues = self.plan, said.slot, said.primary, self.shape.queues
-        assert said.term is not None, "there is a primary"
-        assert primary is not None, "a term has a primary"
-        is_lost = plan.lost.holds(slot)
+    def _tell_of_backups(self, slot: int, term: Term, *, with_roster: bool) -> None:
+        """The primary's lines."""
+        plan, primary, names, said = self._plan, self._senders[term.primary], self._names, list[str]()
+        primary.is_cut_off = plan.lost.holds(slot)
         if with_roster:
-            yield primary, "roster", [] if is_lost else [said.roster(seqs[primary])], 1, int(is_lost)
-        backups = [b for b in plan.backups(said.term) if not (b == plan.last and plan.silence.holds(slot))]
-        for backup in backups:
-            yield primary, "sample", [] if is_lost else [said.whole(backup, seqs[primary])], 1, int(is_lost)
-        reason, dropped = plan.drops.get(slot, ("", 0))
-        for backup in backups:
-            lost = queues if is_lost else dropped if backup == plan.last else 0
-            yield primary, "sample", said.of_queues(backup, seqs[primary], lost) if lost < queues else [], queues, lost
-        if reason:
-            self.counts.update({f"drop {reason}": dropped})
-            fields = {"lost_records": dropped, "detail": reason}
-            yield self._event((plan.sample_ms(slot) + 10, primary, said.epoch, "drop", primary, fields), seqs)
+            expected = {"backups": [name for name in names if name != primary.name], "queues": self._queues}
+            own = {"interval_ms": self._shape.interval_ms, "primary": primary.name}
+            primary.tell(term.epoch, plan.ts_ms(slot, term.primary), lines.roster_record, **own, **expected)
+        text, (_, dropped) = self._text(slot, term, term.primary), plan.drops.get(slot, ("", 0))
+        backups = [b for b in plan.everybody if b != term.primary and not plan.silent.holds(slot, b)]
+        samples = {backup: self._sample(slot, term, term.primary, backup) for backup in backups}
+        for sample in samples.values():
+            said += primary.say(text.line(primary.seq, sample))
+        rates = self._rates(None if slot == term.begin else plan.load(slot), draw(self._key, slot) % 4)
+        for backup, sample in samples.items():
+            waiting = self._waiting(slot, backup, sample)
+            told = text.queue_lines(primary.seq, sample, self._queue_texts, waiting, rates)
+            said += primary.say(told, dropped if backup == plan.last else 0)
+        for problem in (problem for at, problem in self._damages if at == slot):
+            primary.write(incidents.damaged(problem, said))
 
-    # ---- queues
+    def _text(self, slot: int, term: Term, sender: int) -> lines.SampleText:
+        head = lines.Head(CLUSTER, term.epoch, self._names[sender], iso(self._plan.ts_ms(slot, sender)))
+        return lines.SampleText(head, interval_ms=self._shape.interval_ms, primary=self._names[term.primary])
 
-    def _rates_of(self, level: int, variant: int) -> list[str]:
-        """The ends of all queues' samples at that load."""
-        found = []
-        for i, (share, size) in enumerate(zip(self._shares, self._sizes, strict=True)):
-            chance = draw(self._key, 1_000_000 + i * 4 + variant)
-            records = round(share * self.plan.records_per_s(level) * (75 + chance % 50) / 100)
-            found.append(lines.rate_text(float(records), float(records * size)))
-        return found
+    def _sample(self, slot: int, term: Term, sender: int, backup: int) -> lines.LagSample:
+        """A backup's whole log, as its primary sees it, or itself: it knows a slightly older commit index."""
+        plan, look, interval_ms = self._plan, self._plan.look(slot, backup), self._shape.interval_ms
+        at_ms, is_own, chance = plan.sample_ms(slot), sender == backup, plan.chance(slot, sender) >> 12
+        commit, acked = plan.committed(at_ms), plan.acked(slot, look)
+        records_per_s = (commit - plan.committed(at_ms - interval_ms)) * RECORDS_A_BATCH * 1000 / interval_ms
+        begins = (0, plan.stopped.end, plan.outage.end) if is_own else (term.begin,)
+        rates = (None, None) if slot in begins else (records_per_s, records_per_s * RECORD_BYTES)
+        sync_us = 40_000 + chance % 120_000 if plan.slow_disk.holds(slot, sender) else 180 + chance % 400
+        sync = (None, None) if plan.stalled.holds(slot, sender) else (sync_us / 1000, sync_us * (2 + (chance >> 18) % 4) / 1000)
+        sent, known, trip_ms = None, None, None
+        if is_own:
+            commit = plan.committed(at_ms - 40)
+            known = acked = min(acked, commit) if look.lag_us >= interval_ms * 1000 else commit
+            look = look if acked < commit else look._replace(lag_us=0, stall_us=0)
+        elif look.connected:
+            sent, trip_ms = commit, (200 + (plan.chance(slot, backup) >> 20) % 700) / 1000
+        records = (commit - acked) * RECORDS_A_BATCH
+        return lines.LagSample(
+            *(self._names[backup], None, "all", commit, sent, known, acked, known),
+            *(records, records * RECORD_BYTES, look.lag_us / 1000, look.stall_us / 1000),
+            *(look.state, look.connected and look.state == "ready", look.connected, None),
+            *("backup" if is_own else "primary", *sync, trip_ms, *rates),
+        )
 
-    def rates(self, slot: int, *, is_first: bool) -> list[str]:
-        """The ends of all queues' samples in a slot; in a primary's first slot the rates are not known."""
-        none = [lines.rate_text(None, None)] * len(self.queues)
-        return none if is_first else self._rates(self.plan.level(slot), draw(self._key, slot) % 4)
+    def _rates_of(self, load: float | None, variant: int) -> list[str]:
+        """The ends of all queues' samples at that load; None if it is not known."""
+        if load is None:
+            return [lines.rate_text(None, None)] * len(self._queues)
+        per_s = BATCHES_PER_S * RECORDS_A_BATCH * load
+        chances = (75 + draw(self._key, 1_000_000 + i * 4 + variant) % 50 for i in range(len(self._queues)))
+        records = [round(share * per_s * chance / 100) for share, chance in zip(self._shares, chances, strict=True)]
+        return lines.rate_texts(records, (n * size for n, size in zip(records, self._sizes, strict=True)), 1.0)
 
-    def waiting(self, slot: int, backup: int, lag_us: int, stall_us: int, batches: int) -> dict[int, lines.QueueLag]:
-        """The unacknowledged part of the queues, by position, for so many unacknowledged batches of the whole log: by their
-        shares, or of a few queues."""
-        number, found = len(self.queues), dict[int, lines.QueueLag]()
+    def _waiting(self, slot: int, backup: int, whole: lines.LagSample) -> dict[int, lines.QueueLag]:
+        """The unacknowledged part of the queues, by position: by their shares of the whole log's, or of a few queues."""
+        number, found, batches = len(self._queues), dict[int, lines.QueueLag](), whole.lag_records // RECORDS_A_BATCH
         if batches > _FEW_BATCHES:
-            waits = ((i, round(batches * RECORDS_A_BATCH * share)) for i, share in enumerate(self._shares))
-            return {i: (n, n * self._sizes[i], lag_us / 1000, stall_us / 1000) for i, n in waits if n}
+            waits = ((i, round(whole.lag_records * share)) for i, share in enumerate(self._shares))
+            return {i: (n, n * self._sizes[i], whole.lag_ms, whole.stall_ms) for i, n in waits if n}
         for turn in range(min(batches, 1 + number // 32)):
             chance = draw(self._key, (slot * 64 + backup) * 256 + turn)
             i, n = chance % number, 1 + (chance >> 32) % RECORDS_A_BATCH
-            found[i] = (n, n * self._sizes[i], (lag_us * (chance >> 40 & 0xFF) >> 8 if turn else lag_us) / 1000, 0.0)
+            lag_ms = (round(whole.lag_ms * 1000) * (chance >> 40 & 0xFF) >> 8) / 1000 if turn else whole.lag_ms
+            found[i] = (n, n * self._sizes[i], lag_ms, 0.0)
         return found
 
-
-class _Parts:
-    """The files of a run of slots, each created when its sender has its first line; none without a directory."""
-
-    def __init__(self, directory: Path | None, senders: tuple[str, ...], start_ms: int) -> None:
-        self._directory = directory
-        self._names = [f"{sender.replace(':', '_')}.{start_ms:015d}" for sender in senders]
-        self._files: dict[int, BinaryIO] = {}
-
-    def write(self, sender: int, said: list[str]) -> None:
-        """Append these lines to the sender's file."""
-        if self._directory is not None and said:
-            if sender not in self._files:
-                self._files[sender] = (self._directory / f".{self._names[sender]}.part").open("wb")
-            self._files[sender].write("".join(said).encode("ascii"))
-
-    def appear(self) -> int:
-        """Give the files their final names; returns the number of files."""
-        for sender, file in self._files.items():
-            file.close()
-            hidden = Path(file.name)
-            hidden.rename(hidden.with_name(f"{self._names[sender]}.jsonl"))
-        return len(self._files)
-
-
-class _Said:
-    """The lines of one slot."""
-
-    def __init__(self, story: Story, slot: int) -> None:
-        self._story, self._plan, self.slot = story, story.plan, slot
-        self._names, self._interval_ms = story.senders, story.shape.interval_ms
-        self._at_ms = story.plan.sample_ms(slot)
-        self._commit = story.plan.committed(self._at_ms)
-        self.term = story.plan.term_at(slot)
-        before = max(term for term in story.plan.terms if term.begin <= slot)
-        noticed = self.term is None and self._at_ms >= story.plan.kill_ms + DETECTION_MS
-        self.epoch, self.primary = before.epoch, None if noticed else before.primary
-        self._named = "" if self.primary is None else self._names[self.primary]
-        self._text: lines.SampleText | None = None
-
-    def _sample_text(self, sender: int) -> lines.SampleText:
-        head = lines.Head(CLUSTER, self.epoch, self._names[sender], iso(self._plan.ts_ms(self.slot, sender)))
-        return lines.SampleText(head, interval_ms=self._interval_ms, primary=self._named)
-
-    def _rates(self, *, is_first: bool) -> tuple[float | None, float | None]:
-        """Records and bytes a second of the whole log."""
-        if is_first:
-            return None, None
-        records = (self._commit - self._plan.committed(self._at_ms - self._interval_ms)) * RECORDS_A_BATCH
-        return records * 1000 / self._interval_ms, records * RECORD_BYTES * 1000 / self._interval_ms
-
-    def roster(self, seq: int) -> str:
-        """The backups and queues for which the primary expects samples."""
-        assert self.term is not None, "there is a primary"
-        sender = self._names[self.term.primary]
-        head = lines.Head(CLUSTER, self.epoch, sender, iso(self._plan.ts_ms(self.slot, self.term.primary)))
-        backups, queues = sorted(self._names[backup] for backup in self._plan.backups(self.term)), self._story.queues
-        told = lines.roster_record(head, seq, interval_ms=self._interval_ms, primary=sender, backups=backups, queues=queues)
-        return lines.line(told).decode()
-
-    def _sample(self, backup: int) -> lines.LagSample:
-        """The primary's sample of a backup's whole log."""
-        assert self.term is not None, "there is a primary"
-        plan, look = self._plan, self._plan.look(self.slot, backup)
-        assert look is not None, "somebody speaks of it"
-        acked = plan.acked(self.slot, look)
-        indexes = (self._commit, self._commit if look.connected else None, None, acked, None)
-        trip_ms = (200 + (plan.chance(self.slot, backup) >> 20) % 700) / 1000 if look.connected else None
-        sync, rates = _sync_ms(plan.chance(self.slot, self.term.primary)), self._rates(is_first=self.slot == self.term.begin)
-        return _sample_of(self._names[backup], "primary", indexes, look, sync, trip_ms, rates)
-
-    def _of_term(self) -> tuple[lines.SampleText, int]:
-        assert self.term is not None, "there is a primary"
-        if self._text is None:
-            self._text = self._sample_text(self.term.primary)
-        return self._text, self.term.begin
-
-    def whole(self, backup: int, seq: int) -> str:
-        """The line with the primary's sample of a backup's whole log."""
-        return self._of_term()[0].line(seq, self._sample(backup))
-
-    def of_queues(self, backup: int, seq: int, lost: int) -> list[str]:
-        """The primary's samples of its queues, except the first `lost` of them; `seq` is the number of the first."""
-        (text, begin), sample, look = self._of_term(), self._sample(backup), self._plan.look(self.slot, backup)
-        assert look is not None, "somebody speaks of it"
-        assert sample.acked_index is not None, "a primary knows it"
-        waiting = self._story.waiting(self.slot, backup, look.lag_us, look.stall_us, self._commit - sample.acked_index)
-        rates, texts = self._story.rates(self.slot, is_first=self.slot == begin), self._story.queue_texts
-        rest = {i - lost: lag for i, lag in waiting.items() if i >= lost}
-        return text.queue_lines(seq + lost, sample, texts[lost:], rest, rates[lost:]).splitlines(keepends=True)
-
-    def own(self, broker: int, seq: int) -> str:
-        """A backup's own sample: it knows a slightly older commit index."""
-        plan, look = self._plan, self._plan.look(self.slot, broker)
-        assert look is not None, "who speaks is there"
-        heard = plan.committed(self._at_ms - 40)
-        durable = min(plan.acked(self.slot, look), heard) if look.lag_us >= self._interval_ms * 1000 else heard
-        lag_us, stall_us = (look.lag_us, look.stall_us) if durable < heard else (0, 0)
-        state = look.state if self.primary is not None else "joining"
-        own = Look(lag_us, stall_us, state, self.primary is not None)
-        stands, slow = (broker == plan.last and span.holds(self.slot) for span in (plan.stall, plan.slow))
-        sync = (None, None) if stands else _sync_ms(plan.chance(self.slot, broker), slow=slow)
-        rates = self._rates(is_first=self.slot in (0, plan.down.end, plan.outage.end))
-        indexes = (heard, None, durable, durable, durable)
-        return self._sample_text(broker).line(seq, _sample_of(self._names[broker], "backup", indexes, own, sync, None, rates))
-
-    def probe(self, broker: int, seq: int) -> str:
+    def _probe(self, slot: int, term: Term, broker: int) -> lines.Probe:
         """The resource manager's probe of a broker."""
-        plan, epoch, named, last = self._plan, self.epoch, self._named, self._commit + 1
-        chance, asked = plan.chance(self.slot, broker) >> 8, max(1, self._interval_ms // 250)
-        trip_ms, state = (300 + chance % 900) / 1000, "active"
-        answer: tuple[str, int, int, float | None, float | None] = ("absent", 0, 0, None, None)
-        if not plan.is_up(self.slot, broker):
-            epoch, named, last = 1, self._names[0], plan.committed(plan.kill_ms)
-        else:
-            answer = ("reachable", asked, asked, trip_ms, trip_ms + chance % 3)
-            look = plan.look(self.slot, broker)
-            if self.primary is None:
-                state = "joining"
-            elif broker != self.primary:
-                state, last = ("ready", last) if look is None else (look.state, plan.acked(self.slot, look))
-        why = incidents.FAILED if answer[0] == "absent" else None
-        told = lines.Probe(self._names[broker], *answer, state, named, epoch, last, why)
-        ts_ms = self._story.shape.start_ms + self._at_ms + (draw(self.epoch, self.slot) & 3)
-        head = lines.Head(CLUSTER, self.epoch, MANAGER, iso(ts_ms))
-        return lines.line(lines.probe_record(head, seq, interval_ms=self._interval_ms, probe=told)).decode()
-
-
-def _sample_of(
-    name: str, role: str, indexes: _Indexes, look: Look, sync: _Pair, trip_ms: float | None, rates: _Pair
-) -> lines.LagSample:
-    """A sample of a backup's whole log; the indexes are in the order of their fields."""
-    commit, sent, received, acked, applied = indexes
-    records, ready = (commit - acked) * RECORDS_A_BATCH, look.connected and look.state == "ready"
-    lag, condition = (records, records * RECORD_BYTES, look.lag_us / 1000, look.stall_us / 1000), (look.state, ready)
-    head = (name, None, "all", commit, sent, received, acked, applied)
-    return lines.LagSample(*head, *lag, *condition, look.connected, None, role, *sync, trip_ms, *rates)
-
-
-def _sync_ms(chance: int, *, slow: bool = False) -> tuple[float, float]:
-    mean_us = 40_000 + (chance >> 12) % 120_000 if slow else 180 + (chance >> 12) % 400
-    return mean_us / 1000, mean_us * (2 + (chance >> 30) % 4) / 1000
+        plan, name, primary = self._plan, self._names[broker], self._names[term.primary]
+        if plan.killed.holds(slot, broker):
+            return lines.Probe(name, "absent", 0, 0, None, None, "active", name, 1, plan.committed(plan.kill_ms), FAILED)
+        chance, look, serves = plan.chance(slot, broker) >> 8, plan.look(slot, broker), broker == term.primary
+        is_newest = serves or plan.silent.holds(slot, broker)
+        last = plan.committed(plan.sample_ms(slot)) + 1 if is_newest else plan.acked(slot, look)
+        state = "active" if serves else look.state
+        asked, trip_ms = max(1, self._shape.interval_ms // 250), (300 + chance % 900) / 1000
+        return lines.Probe(name, "reachable", asked, asked, trip_ms, trip_ms + chance % 3, state, primary, term.epoch, last, None)
