@@ -8,7 +8,6 @@ slot and the broker: no state passes from slot to slot, and random values come f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from math import cos, exp, pi, sin
 from statistics import NormalDist
 from typing import Final, NamedTuple
@@ -127,7 +126,6 @@ def draw(key: int, n: int) -> int:
     return x ^ (x >> 31)
 
 
-@lru_cache(maxsize=64)
 def iso(ts_ms: int) -> str:
     """Milliseconds since 1970 in the form of the telemetry."""
     return lines.timestamp(ts_ms / 1000)

@@ -27,9 +27,9 @@ _STEMS: Final = ("orders", "billing", "mail", "audit", "search", "stock", "fraud
 class _Sender:
     """Numbers a sender's lines, and writes them to its files. While `is_cut_off`, they are lost."""
 
-    def __init__(self, folder: Path, name: str, seq: int, counts: Counter[str]) -> None:
-        self.name, self.seq, self.is_cut_off = name, seq, False
-        self._folder, self._begin_ms, self._counts = folder, 0, counts
+    def __init__(self, folder: Path, name: str, begin_ms: int, counts: Counter[str]) -> None:
+        self.name, self.seq, self.is_cut_off = name, begin_ms * 1000, False
+        self._folder, self._begin_ms, self._counts = folder, begin_ms, counts
         self._file: BinaryIO | None = None
 
     def say(self, text: str, lost: int = 0) -> list[str]:
@@ -70,7 +70,7 @@ class Story:
     def __init__(self, plan: Plan, folder: Path) -> None:
         shape, number, seed, stems = plan.shape, plan.shape.queues, plan.shape.seed & 0xFFFF_FFFF, len(_STEMS)
         self._plan, self._shape, self._names, self._counts = plan, shape, shape.brokers, Counter[str]()
-        self._senders = [_Sender(folder, name, shape.start_ms * 1000, self._counts) for name in (*shape.brokers, MANAGER)]
+        self._senders = [_Sender(folder, name, shape.start_ms, self._counts) for name in (*shape.brokers, MANAGER)]
         self._events = deque(sorted(incidents.events(plan), key=lambda event: event[0]))
         self._damages = incidents.damages(plan)
         self._queues = sorted(_STEMS[i] if i < stems else f"{_STEMS[i % stems]}.{i // stems}" for i in range(number))
@@ -87,13 +87,11 @@ class Story:
         slots, about = self._shape.slots, self._shape.about_lines
         chunk = max(1, _LINES_PER_FILE * slots // about)
         for begin in range(0, slots, chunk):
-            for sender in self._senders:
-                sender.turn(self._plan.begin_ms(begin))
             for slot in range(begin, min(begin + chunk, slots)):
                 self._slot(slot, is_first=slot == begin)
+            for sender in self._senders:
+                sender.turn(self._plan.begin_ms(begin + chunk))
             progress(f"writing about {about:,} lines", min(1.0, (begin + chunk) / slots))
-        for sender in self._senders:
-            sender.turn(0)
         return self._counts
 
     def _slot(self, slot: int, *, is_first: bool) -> None:
