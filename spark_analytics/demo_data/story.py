@@ -1,8 +1,8 @@
 """Writes the lines of each sender in each slot with the brokers' own encoder (`telemetry.lines`), and the files.
 
-One pass over the slots. Each sender numbers its lines without a gap until it restarts, and about ten thousand lines of a
-sender make a file. A file appears when it is complete: it is written under a hidden name, and renamed. Only one slot is in
-memory at a time.
+One pass over the slots. Each sender numbers its lines without a gap until it restarts, and ends its file after about 40,000 lines
+of all senders. A file appears when it is complete: it is written under a hidden name, and renamed. Only one slot is in memory at
+a time.
 """
 
 from __future__ import annotations
