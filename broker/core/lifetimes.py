@@ -48,12 +48,14 @@ def _ms(value: object) -> int:
     return min(value, MAX_MS) if type(value) is int and value > 0 else 0
 
 
-def when(says: Said, now_ms: int, queue_ttl_ms: int) -> tuple[int, int]:
-    """When a message that arrives now expires, and from when on it may be given out: ms since 1970, 0: never, and at once."""
-    available = says.available_ms or (now_ms + says.delay_ms if says.delay_ms else 0)
+def when(says: Said, now_ms: int, queue_ttl_ms: int, waited_ms: int = 0) -> tuple[int, int]:
+    """When a message that is put on its queue now, and arrived `waited_ms` before, expires, and from when on it may be given out:
+    ms since 1970, 0: never, and at once."""
+    arrived_ms = now_ms - waited_ms
+    available = says.available_ms or (arrived_ms + says.delay_ms if says.delay_ms else 0)
     if available <= now_ms:
         available = 0
-    ends = [now_ms + says.ttl_ms] if says.ttl_ms else []
+    ends = [arrived_ms + says.ttl_ms] if says.ttl_ms else []
     if says.expires_ms:
         ends.append(says.expires_ms)
     if queue_ttl_ms:

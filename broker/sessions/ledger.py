@@ -16,6 +16,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from typing import Any, Protocol
 
 from twisted.internet.interfaces import IReactorTime
@@ -241,11 +242,12 @@ class Ledger:
         timed: bool = False,
         moved: bool = False,
         times: list[tuple[int, int]] | None = None,
+        waited_ms: Sequence[int] = (),
     ) -> None:
         """Put messages (of `nbytes` in all) on a queue; the deliveries of `link` with the ids from `first` on, one a message, are
         accepted when they are committed. `held`: the number of their origin, or of their link, and their sequences there, in the
         same batch. `timed`: any of them may say when it expires or is to be given out. `moved`: they come from another store.
-        `times`: when they expire and are given out, whatever they say."""
+        `times`: when they expire and are given out, whatever they say. `waited_ms`: how long ago each arrived; default: now."""
         assert node.messages is not None
         if self._builder.has_large:
             self._cut()
@@ -253,7 +255,7 @@ class Ledger:
             self._hold(*held)
         number, seqs, count = node.messages.number, node.proposed_seqs, len(messages)
         if times is None and (timed or node.ttl_ms):
-            times = self._times_of(node, messages, timed=timed, moved=moved)
+            times = self._times_of(node, messages, timed=timed, moved=moved, waited_ms=waited_ms)
         if node.displacing is not None:
             count, nbytes = self._displace(node, node.displacing, messages, times)
         elif len(seqs) == 1:
@@ -280,7 +282,9 @@ class Ledger:
             add_ids(self._waits.accepts.setdefault(link, []), first, len(messages))
         self._arm()
 
-    def _times_of(self, node: QueueNode, messages: list[bytes], *, timed: bool, moved: bool) -> list[tuple[int, int]] | None:
+    def _times_of(
+        self, node: QueueNode, messages: list[bytes], *, timed: bool, moved: bool, waited_ms: Sequence[int]
+    ) -> list[tuple[int, int]] | None:
         """When these messages, which are about to be put on this queue, expire and may be given out; None: no time for any.
         `moved`: they come from another store, where their delay was kept."""
         if self.version < TIMES_SINCE:
@@ -289,7 +293,8 @@ class Ledger:
         say = [lifetimes.said(each) if timed else lifetimes.NOTHING for each in messages]
         if moved:
             say = [each._replace(delay_ms=0) for each in say]
-        found = [lifetimes.when(each, now_ms, node.ttl_ms) for each in say]
+        waits = waited_ms or repeat(0, len(say))
+        found = [lifetimes.when(each, now_ms, node.ttl_ms, waited) for each, waited in zip(say, waits, strict=True)]
         return found if any(map(any, found)) else None
 
     def _put_times(self, number: int, first_seq: int, times: Sequence[tuple[int, int]]) -> None:

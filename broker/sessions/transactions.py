@@ -85,11 +85,12 @@ class Place(Protocol):
 
 
 class _Post:
-    __slots__ = ("data", "poster")
+    __slots__ = ("arrived_ms", "data", "poster")
 
-    def __init__(self, poster: Poster, data: bytes) -> None:
+    def __init__(self, poster: Poster, data: bytes, arrived_ms: int) -> None:
         self.poster = poster
         self.data = data
+        self.arrived_ms = arrived_ms
 
 
 def _nbytes(posts: Iterable[_Post]) -> int:
@@ -121,11 +122,11 @@ class Transaction:
         self._posts: list[_Post] = []
         self._retired: list[_Retired] = []
 
-    def post(self, poster: Poster, messages: list[bytes]) -> bool:
-        """Keep messages until the discharge; False: that is too much, and it can no longer be carried out."""
+    def post(self, poster: Poster, messages: list[bytes], now_ms: int) -> bool:
+        """Keep messages, which arrive now, until the discharge; False: that is too much, and it can no longer be carried out."""
         if not self.account.takes_messages(len(messages), sum(map(len, messages))):
             return False
-        self._posts += [_Post(poster, data) for data in messages]
+        self._posts += [_Post(poster, data, now_ms) for data in messages]
         return True
 
     def retire(self, queue: Place, ranges: Iterable[range], outcome: int) -> None:
@@ -208,11 +209,13 @@ class Transaction:
             done()
             return
         ledger, (puts, retired, through) = parts[0]
+        now_ms = logs.lead.now_ms
         with ledger.one_batch(sum(_nbytes(posts) for _, posts in puts)):
             for routed, post in through:
                 post.data = pass_on(logs, routed, post.data)
             for node, posts in puts:
-                ledger.enqueue(node, [post.data for post in posts], _nbytes(posts), timed=True)
+                waited_ms = [now_ms - post.arrived_ms for post in posts]
+                ledger.enqueue(node, [post.data for post in posts], _nbytes(posts), timed=True, waited_ms=waited_ms)
             for queue, sequences, outcome in retired:
                 if outcome == ACCEPTED and queue.node.messages is not None:
                     ledger.dequeue(queue.node.messages.number, sequences)
@@ -256,7 +259,7 @@ class Transactions:
             text = "messages to this node cannot be part of a transaction: send them without one"
             one.account.fail(text)
             condition = Condition("amqp:not-implemented", text)
-        elif not one.post(poster, messages):
+        elif not one.post(poster, messages, self._logs.lead.now_ms):
             condition = Condition(_LIMIT, one.account.fault)
         else:
             poster.enlisted(first, len(messages), txn_id)
@@ -269,7 +272,7 @@ class Transactions:
         BadRequest, or an exception of `Poster.destinations`, nothing was proposed."""
         one = Transaction(b"", poster, self._budget)
         try:
-            if not one.post(poster, messages):
+            if not one.post(poster, messages, self._logs.lead.now_ms):
                 raise BadRequest(_LIMIT, f"these messages cannot come as one: {one.account.fault}")
             one.carry_out(self._logs, done)
         except Exception as error:

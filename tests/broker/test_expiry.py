@@ -15,6 +15,7 @@ from broker.sessions import due
 from broker.sessions.dead_letters import DeadLetters
 from tests.broker.clients import ADMIN, Bench, Client, bench
 from tests.broker.drain_bench import Taking, send
+from tests.broker.sessions.test_transactions import Transactor
 from tests.broker.test_dead_letters import figures, letters_of, limited, reasons
 
 BEGUN_S = 1_000_000.0
@@ -63,6 +64,31 @@ def test_a_message_goes_when_its_time_is_over_and_not_before_and_with_the_reason
         assert figures(b) == (0, 0, 1, 0)
         b.pass_time(60)
         assert b.depth("dead") == 1, "a dead letter does not expire by what its sender has said"
+
+
+@pytest.mark.parametrize("own", [{}, {"x-message-ttl": 12_000}], ids=["by itself", "by its queue too"])
+def test_the_times_of_a_message_in_a_transaction_begin_when_it_arrives_and_not_with_the_discharge(own: dict[str, int]) -> None:
+    with clocked() as b:
+        letters_of(b, arguments=own)
+        one = Transactor(b)
+        txn_id, sender = one.declare(), one.client.sender("q")
+        one.post(sender, txn_id, "over", ttl=4)
+        one.post(sender, txn_id, "brief", ttl=10)
+        one.post(sender, txn_id, "late", **delayed(8))
+        b.pass_time(5)
+        one.post(sender, txn_id, "later", ttl=10)
+        one.discharge(txn_id)
+        receiver = one.client.receiver("q")
+        b.pass_time(0.5)
+        assert seen(one.client, receiver) == ["brief", "later"]
+        assert reasons(one.client) == [("over", "q", "expired")]
+        b.pass_time(2)
+        assert seen(one.client, receiver) == ["brief", "later"]
+        b.pass_time(1)
+        assert seen(one.client, receiver) == ["brief", "later", "late"]
+        receiver.close()
+        b.pass_time(2)
+        assert b.depth("q") == 2, "the first one has had ten seconds"
 
 
 def test_what_expires_without_a_way_for_dead_letters_is_dropped_and_counted() -> None:

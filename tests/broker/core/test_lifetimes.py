@@ -93,6 +93,13 @@ def test_the_earliest_end_counts_and_a_queue_counts_from_when_it_may_give_a_mess
     assert when(says, NOW, ttl) == (expires, available)
 
 
+def test_a_message_counts_from_when_it_arrived_and_its_queue_from_when_it_is_put_there() -> None:
+    assert when(Said(ttl_ms=70, delay_ms=50), NOW, 90, 30) == (NOW + 40, NOW + 20)
+    assert when(Said(ttl_ms=20, delay_ms=20), NOW, 0, 30) == (NOW - 10, 0)
+    assert when(Said(delay_ms=50), NOW, 90, 30) == (NOW + 110, NOW + 20)
+    assert when(Said(expires_ms=NOW + 5, available_ms=NOW + 3), NOW, 90, 30) == (NOW + 5, NOW + 3)
+
+
 def test_the_time_of_a_log_is_the_wall_clock_of_its_primary_but_never_before_the_last_batch() -> None:
     time = LogTime()
     time.begin(100.0, 5.0, 4000)
