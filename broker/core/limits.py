@@ -198,8 +198,9 @@ TRANSFER_HEAD_BYTES = 512
 PERFORMATIVE_VALUES = 1024
 """Values in a performative: each becomes an object of some hundred bytes when it is decoded."""
 
-PERFORMATIVE_MAP_BYTES = 8 * KIB
-"""Bytes of the largest map in a performative: properties, filters, the info of an error, annotations."""
+PERFORMATIVE_MAP_BYTES = 12 * KIB
+"""Bytes of the largest map in a performative: properties, filters, the info of an error, annotations. A selector of
+`MAX_SELECTOR_CHARS`, and one that is somewhat longer, must fit in, so that it is answered on its link."""
 
 MAX_WALK_DEPTH = 64
 """Nesting of lists, maps, arrays and descriptors in a performative: proton decodes them by recursion."""

@@ -95,6 +95,21 @@ def test_a_selector_that_cannot_be_is_refused_with_what_is_wrong(filters: dict[A
             assert link.remote_source.type == proton.Terminus.UNSPECIFIED
 
 
+def test_the_longest_selector_is_taken_and_one_that_is_longer_ends_its_link_and_not_the_connection() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        send(client, "q", 1, 2)
+        longest = "n = 2 OR n IN ('" + "x" * (limits.MAX_SELECTOR_CHARS - 18) + "')"
+        assert len(longest) == limits.MAX_SELECTOR_CHARS
+        assert client.bodies(client.receiver("q", filters=selecting(longest))) == [2]
+        for length in (limits.MAX_SELECTOR_CHARS + 1, limits.MAX_SELECTOR_CHARS + 3000):
+            link = client.receiver("q", filters=selecting("x" * length))
+            assert condition(link) == "amqp:invalid-field"
+            assert f"at most {limits.MAX_SELECTOR_CHARS} are allowed" in link.remote_condition.description
+        assert client.bodies(client.receiver("q")) == [1]
+
+
 def test_filters_of_properties_select_beside_a_selector() -> None:
     with bench() as b:
         b.queue("q")
