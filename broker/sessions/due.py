@@ -249,5 +249,5 @@ class Due:
             if not browse:
                 self._leave(messages, [each for each in expired if expiries.claim(each)])
         if lots is not given and not browse:
-            order.set_aside(removed(given, lots))
+            order.set_aside(removed(given, lots), given=False)
         return lots

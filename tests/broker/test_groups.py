@@ -180,6 +180,25 @@ def test_a_message_that_its_producer_delays_gives_its_group_to_nobody(arguments:
         assert client.bodies(client.receiver("q", name="second")) == ["a2"]
 
 
+@pytest.mark.parametrize("arguments", [SHARED, EXCLUSIVE])
+def test_a_message_that_waits_for_its_time_does_not_bind_its_group_to_a_consumer(arguments: dict[str, Any]) -> None:
+    """The first consumer asks while the message cannot be delivered, and then it asks for nothing any more."""
+    with bench() as b:
+        b.queue("q", arguments=arguments)
+        client = manual(b)
+        producer = client.sender("q")
+        said: Any = {"properties": {"g": "a"}, "group_id": "a"}
+        client.send(producer, "a1", annotations={DELAY: 5000}, **said)
+        first = client.receiver("q", credit=0)
+        first.drain(9)
+        b.settle()
+        assert (client.bodies(first), first.credit) == ([], 0)
+        b.pass_time(6)
+        client.send(producer, "a2", **said)
+        second = client.receiver("q")
+        assert client.bodies(second) == ["a1", "a2"]
+
+
 @pytest.mark.parametrize("attached", [True, False])
 def test_a_shared_group_goes_on_with_another_while_its_consumer_has_only_what_waits(attached: bool) -> None:
     with bench() as b:

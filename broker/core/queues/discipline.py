@@ -86,8 +86,9 @@ class Discipline(Protocol):
     def will_return(self, sequences: Iterable[int]) -> None:
         """These acquired messages are about to be released, set aside or removed. Others are skipped."""
 
-    def set_aside(self, sequences: Iterable[int]) -> None:
-        """No consumer has these acquired messages: they are not for delivery until they are released. Others are skipped."""
+    def set_aside(self, sequences: Iterable[int], *, given: bool = True) -> None:
+        """No consumer has these acquired messages: they are not for delivery until they are released. Others are skipped. Without
+        `given`, they are of the last `acquire`, and no consumer has had them."""
 
     def release_all(self) -> None:
         """Make every acquired message available again: the term in which they were acquired has ended."""

@@ -196,7 +196,7 @@ class Fifo:
     def will_return(self, sequences: Iterable[int]) -> None:
         """Nothing: a message that returns is one of the next."""
 
-    def set_aside(self, sequences: Iterable[int]) -> None:
+    def set_aside(self, sequences: Iterable[int], *, given: bool = True) -> None:
         """Nothing: the order does not depend on which messages a consumer has."""
 
     def left(self, consumer: object) -> None:

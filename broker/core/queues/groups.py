@@ -7,8 +7,9 @@ group until it leaves, whether it holds a message or not. With `qpid.group_owner
 Life of a message here: it is in its lane like any other. When a consumer asks and no message for it is known, the next messages
 are examined, and wait by group (`_look_on`). The oldest one that waits in a group which no other consumer has is claimed for the
 consumer. A released message waits in its old place. A group is free again when none of its messages is acquired. An acquired
-message that no consumer has, for example one that waits for its time, is `set_aside`: it is not counted for its group. While an
-acquired message is about to return (`will_return`), nothing of its group goes out: the returned message is to be the first.
+message that no consumer has, for example one that waits for its time, is `set_aside`: it is not counted for its group, and a
+consumer that has had no other message of the group does not keep it for one that it was not given. While an acquired message is
+about to return (`will_return`), nothing of its group goes out: the returned message is to be the first.
 
 Invariants: a message is examined only in memory, so no message overtakes one that is being read; the first waiting message of
 each group is in the heap of the consumer that may have it (`_heads` for all consumers), though an entry may be outdated: then it
@@ -46,6 +47,7 @@ class Groups(Fifo):
 
     __slots__ = (
         "_aside",
+        "_fresh",
         "_heads",
         "_held",
         "_key",
@@ -87,6 +89,8 @@ class Groups(Fifo):
         """Entries in all these heaps."""
         self._held: dict[str, int] = {}
         self._owner: dict[str, object] = {}
+        self._fresh: set[str] = set()
+        """The groups that were free before the last `acquire` and are its consumer's since."""
         self._returning: dict[str, set[int]] = {}
         """Group -> its acquired messages that are about to return. It is not offered to anybody."""
         self._heads: _Heads = []
@@ -103,6 +107,7 @@ class Groups(Fifo):
         """Take the oldest messages of groups that are free, or this consumer's."""
         lots: list[Lot] = []
         self._there.add(consumer)
+        self._fresh.clear()
         self.absent = -1
         while max_count > 0:
             sequence, group = self._next(consumer)
@@ -220,6 +225,8 @@ class Groups(Fifo):
         return -1, ""
 
     def _take(self, consumer: object, sequence: int, group: str) -> None:
+        if group not in self._owner:
+            self._fresh.add(group)
         self._owner[group] = consumer
         self._held[group] = self._held.get(group, 0) + 1
         super().claim(sequence, 1)
@@ -262,21 +269,23 @@ class Groups(Fifo):
                 self._offer(group)
                 self._opened = True
 
-    def set_aside(self, sequences: Iterable[int]) -> None:
-        """No consumer has these acquired messages: they do not hold their groups until they are released. Others are skipped."""
+    def set_aside(self, sequences: Iterable[int], *, given: bool = True) -> None:
+        """No consumer has these acquired messages: they do not hold their groups until they are released. Others are skipped.
+        Without `given`, they are of the last `acquire`: groups that its consumer has got with these alone are free again."""
         for sequence in sequences:
             if sequence in self._of and self.is_acquired(sequence):
                 group = self._aside[sequence] = self._of.pop(sequence)
-                self._let_go(group)
+                self._let_go(group, keeps=given or group not in self._fresh)
                 self._has_returned(sequence, group)
 
-    def _let_go(self, group: str) -> None:
-        """One message of a group is not acquired any more."""
+    def _let_go(self, group: str, *, keeps: bool = True) -> None:
+        """One message of a group is not acquired any more. `keeps`: its consumer keeps the group, if this kind of queue does."""
         self._held[group] -= 1
         if self._held[group]:
             return
         del self._held[group]
-        if self.shared or self._owner[group] not in self._there or len(self._owner) > limits.MAX_GROUP_OWNERS:
+        keeps = keeps and not self.shared and self._owner[group] in self._there
+        if not keeps or len(self._owner) > limits.MAX_GROUP_OWNERS:
             del self._owner[group]
             self._offer(group)
             self._opened = True

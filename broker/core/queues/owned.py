@@ -277,7 +277,7 @@ class Owned(groups.Groups):
         Fifo.claim(self, sequence, 1)
         self._offer(group)
 
-    def _let_go(self, group: str) -> None:
+    def _let_go(self, group: str, *, keeps: bool = True) -> None:
         self._held[group] -= 1
         if not self._held[group]:
             del self._held[group]

@@ -372,6 +372,22 @@ def test_what_is_set_aside_holds_its_group_no_more_and_comes_back_into_its_place
     assert sequences(q.order.acquire(A, 9, PLENTY)) == [3, 4]
 
 
+def test_a_consumer_does_not_keep_a_group_of_which_it_was_given_nothing() -> None:
+    """Breaks when a message that waits for its time binds its group to a consumer that happened to ask before."""
+    q = Queue(shared=False)
+    q.put("xyxyzx")
+    assert sequences(q.order.acquire(A, 4, PLENTY)) == [1, 2, 3, 4]
+    q.order.set_aside([1, 2, 4], given=False)
+    assert q.order.take_opened()
+    assert sequences(q.order.acquire(B, 9, PLENTY)) == [5], "the first consumer has the third message"
+    q.order.release([2, 4])
+    assert sequences(q.order.acquire(B, 1, PLENTY)) == [2], "and nothing of this group"
+    q.order.set_aside([2])
+    assert sequences(q.order.acquire(A, 9, PLENTY)) == [6], "that was given to the other one"
+    q.order.set_aside([3, 6], given=False)
+    assert sequences(q.order.acquire(B, 9, PLENTY)) == [4], "a group that a consumer had before stays with it"
+
+
 def test_what_is_set_aside_does_not_count_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks when much that is set aside lets more messages be looked at than may wait."""
     monkeypatch.setattr(limits, "MAX_GROUPS_WAITING", 10)
