@@ -239,8 +239,8 @@ class Administration:
                     where = f"this broker no longer serves {queue.name!r}"
                     self._dropped.line(f"the answer to a management request was dropped: {where}")
                     return
-                if not (has_room(queue, 1, size) and ledger.takes(size)):
-                    why = ledger.storage_text if ledger.low else full_text(queue, size)
+                if not (has_room(queue, 1, size) and ledger.room.takes(size)):
+                    why = ledger.room.text if ledger.room.low else full_text(queue, size)
                     self._dropped.line(f"the answer to a management request was dropped: {why}")
                     return
                 ledger.enqueue(queue, [data], size)
@@ -578,7 +578,7 @@ class Administration:
         """A queue of level `configuration` exists when its messages have a place in the local log, too."""
         node = self._logs.nodes.queues.get(name)
         if node is not None and node.messages is None:
-            self._logs.ledgers[LOCAL].when_committed(lambda: self._answer_when_placed(name, answer))
+            self._logs.ledgers[LOCAL].pending.when_committed(lambda: self._answer_when_placed(name, answer))
         elif node is None:
             answer(409, f"queue {name!r} was deleted while it was being made", {})
         else:

@@ -301,7 +301,7 @@ class Drains:
 
             origins.stop(drain)
             for ledger in ledgers:
-                ledger.when_committed(counted)
+                ledger.pending.when_committed(counted)
 
         return self._answered(propose, told=told)
 
@@ -330,7 +330,7 @@ class Drains:
 
             origins.decline(drain, queue)
             for ledger in ledgers:
-                ledger.when_committed(counted)
+                ledger.pending.when_committed(counted)
 
         return self._answered(propose)
 

@@ -113,7 +113,7 @@ class Metrics:
 
     @property
     def _low(self) -> bool:
-        return any(ledger.storage_text for ledger in self._broker.ledgers.values())
+        return any(ledger.room.text for ledger in self._broker.ledgers.values())
 
     def _of_the_queues(self) -> Iterator[str]:
         nodes, consumers = self._broker.nodes, self._broker.queues.consumers

@@ -351,7 +351,7 @@ class Broker:
             self._on_fatal(text)
         else:
             _log.error("{text}; producers wait until there is room", text=text)
-            if ledger.low:
+            if ledger.room.low:
                 self.logs.coming.give_up(ledger)
 
     def ledger_writable(self, ledger: Ledger) -> None:

@@ -119,7 +119,7 @@ class Agreed:
     @property
     def _changes_the_plan(self) -> bool:
         """Whether another plan, the end of the plan, or its removal waits to be committed."""
-        under_way = self._broker.lead.under_way()
+        under_way = self._broker.lead.pending.under_way()
         return any(isinstance(each, Setting) and each.key == settings.SWITCHOVER for each in under_way)
 
     def tick(self) -> None:

@@ -514,7 +514,7 @@ class ClusterMember:
             "version": state.definitions.machine_version,
             "versionHere": state.version,
             "stopped": self.log.halted,
-            "disk": "; ".join(ledger.storage_text for ledger in self._broker.ledgers.values() if ledger.storage_text),
+            "disk": "; ".join(ledger.room.text for ledger in self._broker.ledgers.values() if ledger.room.text),
             "primary": status.primary,
             "blank": self.log.replica.blank,
             "electable": not self.log.replica.unfit,

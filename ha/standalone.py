@@ -43,7 +43,7 @@ class Standalone:
                 "address": "",
                 "brokersUrl": "",
                 "publicUrl": "",
-                "disk": "; ".join(ledger.storage_text for ledger in self._broker.ledgers.values() if ledger.storage_text),
+                "disk": "; ".join(ledger.room.text for ledger in self._broker.ledgers.values() if ledger.room.text),
                 "notice": self._broker.logs.leaving_text,
                 "members": [],
             }

@@ -152,7 +152,7 @@ class Intake:
             self._join(producer, queue)
         if queue is not None:
             return queue.may_flow(producer)
-        if any(ledger.storage_text for ledger in self.logs.ledgers.values()):
+        if any(ledger.room.text for ledger in self.logs.ledgers.values()):
             self._queues.wait_for_disk[producer] = None
             return False
         return True
@@ -177,7 +177,7 @@ class Intake:
             self.check()
             number, ledger = self.number, self.logs.lead
             sequences = self.sequences(producer, first, len(messages))
-            for start, end, known in ledger.stretches(number, sequences):
+            for start, end, known in ledger.arriving.stretches(number, sequences):
                 if known and len(self.logs.ledgers) == 1:
                     confirm(ledger, producer, first + start, end - start)
                 else:
@@ -287,7 +287,7 @@ class Intake:
         for queue in queues:
             if not has_room(queue, count, nbytes):
                 return full_text(queue, nbytes)
-        low = (ledger.storage_text for ledger in {self.logs.ledger_of(queue) for queue in queues} if ledger.low)
+        low = (ledger.room.text for ledger in {self.logs.ledger_of(queue) for queue in queues} if ledger.room.low)
         return next(low, "")
 
     def _put_all(self, producer: Producer, stretch: _Stretch, *, known: bool) -> None:
@@ -312,7 +312,7 @@ class Intake:
             lead.enqueue(own[0], messages, nbytes, producer.link, first, (number, stretch.sequences), timed=timed, moved=True)
             return
         if own:
-            with lead.one_batch(nbytes * len(own)):
+            with lead.pending.one_batch(nbytes * len(own)):
                 lead.enqueue(own[0], messages, nbytes, held=(number, stretch.sequences), timed=timed, moved=True)
                 for queue in own[1:]:
                     lead.enqueue(queue, messages, nbytes, held=(number, ()), timed=timed, moved=True)
@@ -334,7 +334,7 @@ class Intake:
                 producer.done(delivery_id)
 
         for ledger in list(ledgers):
-            ledger.when_committed(lambda name=ledger.name: committed(name))  # type: ignore[misc]
+            ledger.pending.when_committed(lambda name=ledger.name: committed(name))  # type: ignore[misc]
 
     # ---- large messages
 
@@ -424,7 +424,7 @@ class RouteUpload(Uploading):
             self.abandon()
             self._intake.stop(str(error))
             return
-        if lead.has(number, sequences[0]):
+        if lead.arriving.has(number, sequences[0]):
             self.abandon()
             confirm(lead, self._producer, delivery_id, 1)
         elif not self._stops():

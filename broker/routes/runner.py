@@ -100,7 +100,7 @@ class RouteRunner:
             self._timer.cancel()
             self._timer = None
         self._link.retire()
-        self._means.logs.lead.when_committed(self._goodbye)
+        self._means.logs.lead.pending.when_committed(self._goodbye)
 
     def _goodbye(self) -> None:
         if self._client is not None:

@@ -290,7 +290,7 @@ class Operation:
     def _await(self) -> None:
         """A step's batch is put in."""
         self._in_flight += 1
-        self._place.ledger.when_committed(self._committed)
+        self._place.ledger.pending.when_committed(self._committed)
 
     def _committed(self) -> None:
         self._in_flight -= 1
@@ -347,7 +347,7 @@ class Operation:
                 self._add(puts.setdefault(queue, _Puts()), messages, sequence, ones[-1], queue)
         if found:
             self._take(messages, found)
-            with ledger.one_batch(sum(each.nbytes for each in puts.values())):
+            with ledger.pending.one_batch(sum(each.nbytes for each in puts.values())):
                 for one in ones:
                     if isinstance(to, ExchangeNode):
                         routing.count(to, one.routed)
@@ -395,7 +395,7 @@ class Operation:
             count, before = (1, 0) if put is None else (len(put.messages) + 1, put.nbytes)
             if not has_room(queue, count, before + nbytes):
                 return full_text(queue, before + nbytes)
-        return "" if ledger.takes(nbytes * len(queues)) else ledger.storage_text
+        return "" if ledger.room.takes(nbytes * len(queues)) else ledger.room.text
 
     def _times_of(self, messages: Messages, sequence: int) -> Said:
         expiries, delays = messages.expiries, messages.delays
@@ -417,7 +417,7 @@ class Operation:
         ledger, says = self._place.ledger, self._times_of(messages, sequence)
         lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
         self._take(messages, [sequence])
-        with ledger.one_batch(len(head)):
+        with ledger.pending.one_batch(len(head)):
             ledger.put_large(zip(queues, lanes, strict=True), manifest, head, says=says)
             ledger.dequeue(messages.number, (sequence,))
             self._await()

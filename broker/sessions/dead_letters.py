@@ -351,9 +351,9 @@ class DeadLetters:
         """Whether too many letters are not committed yet. Then the queue is dispatched again when they are."""
         if not self._stands:
             for ledger in self._logs.ledgers.values():
-                if ledger.letter_bytes >= limits.LETTERS_INFLOW_BYTES:
+                if ledger.pending.letter_bytes >= limits.LETTERS_INFLOW_BYTES:
                     self._stands = True
-                    ledger.when_committed(self._go_on)
+                    ledger.pending.when_committed(self._go_on)
                     break
         return self._stands
 
@@ -365,14 +365,14 @@ class DeadLetters:
         going = next((queue for queue in queues if logs.nodes.is_going(queue.uuid)), None)
         if going is not None:
             self._stands = True
-            logs.ledgers[going.log].when_committed(self._go_on)
+            logs.ledgers[going.log].pending.when_committed(self._go_on)
             return True
         nbytes *= len(queues)
-        if messages is not None and not all(ledger.has_room_for_letter(nbytes) for ledger in set(map(logs.ledger_of, queues))):
+        if messages is not None and not all(ledger.room.fits_letter(nbytes) for ledger in set(map(logs.ledger_of, queues))):
             self._stand(messages)
             return True
         for ledger in logs.ledgers.values():
-            ledger.take_letter(nbytes)
+            ledger.room.take_letter(nbytes)
         return False
 
     def _stand(self, messages: Messages) -> None:
@@ -399,7 +399,7 @@ class DeadLetters:
             return None
         self._count_at_exchange(routed)
         others = dict.fromkeys(logs.ledger_of(queue) for queue in queues if logs.ledger_of(queue) is not own)
-        with own.one_batch(len(letter) * len(queues)):
+        with own.pending.one_batch(len(letter) * len(queues)):
             letter = pass_on(logs, routed, letter)
             for queue in queues:
                 logs.ledger_of(queue).put_letter(queue, letter)
@@ -415,7 +415,7 @@ class DeadLetters:
                 take_off()
 
         for ledger in others:
-            ledger.when_committed(committed)
+            ledger.pending.when_committed(committed)
         return True
 
     @property
@@ -481,7 +481,7 @@ class DeadLetters:
             return None
         self._count_at_exchange(routed)
         lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
-        with ledger.one_batch(0):
+        with ledger.pending.one_batch(0):
             if queues:
                 ledger.put_large(zip(queues, lanes, strict=True), manifest, head)
             # If no queue keeps it, the parts go with its last holder: the dequeue lets them go here, and others may have it.

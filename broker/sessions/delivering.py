@@ -48,4 +48,4 @@ def deliver(queue: QueueTerminus, sequences: list[int], done: Callable[[dict[str
         queue.due.look()
         done({"count": len(found), "left": len(sequences) - len(found)})
 
-    ledger.when_committed(committed)
+    ledger.pending.when_committed(committed)

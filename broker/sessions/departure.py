@@ -88,7 +88,7 @@ class Departure:
             else:
                 for terminus in self._queues.termini:
                     terminus.leaves_or_stays()
-                logs.ledgers[LOCAL].when_committed(lambda: self._close(spread_s))
+                logs.ledgers[LOCAL].pending.when_committed(lambda: self._close(spread_s))
             answer(reason)
 
         logs.lead.change(_setting(leave), committed)
@@ -134,7 +134,7 @@ class Departure:
                 raise Refused(400, f"queue {node.name!r} has no sequence {first}") from None
             alive = takewhile(range(first, first + count).__contains__, (sequence for sequence, _ in lane.alive_from(first)))
             ledger.dequeue(node.messages.number, alive)
-        ledger.when_committed(lambda: answer(""))
+        ledger.pending.when_committed(lambda: answer(""))
 
     def reopen(self, drain: str, answer: Callable[[str], None]) -> None:
         """Serve again: the target has released the drain, and the messages that it has are removed here. `answer` gets "" when
@@ -191,7 +191,7 @@ class Departure:
         logs, leave = self._logs, self._logs.leave
         found = [each for one in logs.ledgers.values() for number, each in one.state.messages.items() if number != PARTS_QUEUE]
         messages, clients = sum(each.depth for each in found), len(self._admission.clients())
-        idle = all(ledger.idle for ledger in logs.ledgers.values())
+        idle = all(ledger.pending.idle for ledger in logs.ledgers.values())
         return {
             "leaving": logs.closed,
             "halted": logs.halted,

@@ -46,7 +46,7 @@ class Events:
         data = pass_on(self._logs, routed, data)
         for queue in routed.queues:
             ledger = self._logs.ledger_of(queue)
-            if queue.messages is not None and has_room(queue, 1, len(data)) and ledger.takes(len(data)):
+            if queue.messages is not None and has_room(queue, 1, len(data)) and ledger.room.takes(len(data)):
                 ledger.enqueue(queue, [data], len(data))
             else:
                 _log.warn("an event was dropped: queue {name!r} has no room for it", name=queue.name)

@@ -128,7 +128,7 @@ class ExchangeTerminus:
     def may_flow(self, producer: Producer) -> bool:
         """Not while a disk is full: an exchange itself holds nothing, and which queues are next is not known."""
         queues = self._exchanges.queues
-        if any(ledger.storage_text for ledger in queues.logs.ledgers.values()):
+        if any(ledger.room.text for ledger in queues.logs.ledgers.values()):
             queues.wait_for_disk[producer] = None
             return False
         return True

@@ -191,7 +191,7 @@ class GroupOwners:
         self.propose()
         if self._gone and not self._goes_on:
             self._goes_on = True
-            self._queue.ledger.when_committed(self._go_on)
+            self._queue.ledger.pending.when_committed(self._go_on)
 
     def _go_on(self) -> None:
         self._goes_on = False

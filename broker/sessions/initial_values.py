@@ -71,7 +71,7 @@ class InitialValues:
         paid = ValueGiven(exchange=binding.exchange, queue=binding.queue, key=binding.key)
         value = self._value_for(exchange, queue, binding, ledger)
         self._paying.add(binding.identity)
-        with ledger.one_batch(0 if value is None else len(value.data)):
+        with ledger.pending.one_batch(0 if value is None else len(value.data)):
             if value is not None:
                 said = Said(expires_ms=value.expires_ms, available_ms=value.available_ms)
                 times = when(said, ledger.now_ms, queue.ttl_ms)
@@ -79,7 +79,7 @@ class InitialValues:
             if debtor is ledger:
                 ledger.change(paid, lambda reason: self._paying.discard(binding.identity))
         if debtor is not ledger:
-            ledger.when_committed(lambda: debtor.change(paid, lambda reason: self._paying.discard(binding.identity)))
+            ledger.pending.when_committed(lambda: debtor.change(paid, lambda reason: self._paying.discard(binding.identity)))
 
     def _value_for(self, exchange: ExchangeNode, queue: QueueNode, binding: Bind, ledger: Ledger) -> Value | None:
         """The message for the queue; None if it gets nothing, for example because another binding has given it the same."""

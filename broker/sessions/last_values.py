@@ -62,7 +62,7 @@ class LastValues:
         if gone:
             place.ledger.dequeue(messages.number, gone)
         if values.has_read:
-            place.ledger.when_committed(place.dispatch_soon)
+            place.ledger.pending.when_committed(place.dispatch_soon)
         elif not absent:
             self._schedule.after(("last values", place.node.uuid), 0.0, place.dispatch_soon)
         elif end in messages.large:

@@ -69,8 +69,8 @@ class Leaving:
             self._admission.heed_no_clients()
         if not self._heeds:
             for ledger in ledgers:
-                ledger.pump()
-            done_with = all(ledger.idle for ledger in ledgers) and not self._queues.owe_letters()
+                ledger.pending.pump()
+            done_with = all(ledger.pending.idle for ledger in ledgers) and not self._queues.owe_letters()
             if done_with or now_s >= self._until_s:
                 done, self._done = self._done, None
                 assert done is not None

@@ -51,8 +51,8 @@ class Logs:
             name: Ledger(name, clock, owner, version=machine_version, residency=self.residency, inflow=self.inflow, wall=wall)
             for name in ((LOCAL, CLUSTER) if clustered else (LOCAL,))
         }
-        self.nodes.under_way = lambda: chain.from_iterable(ledger.under_way() for ledger in self.ledgers.values())
-        self.nodes.is_going = lambda uuid: any(ledger.is_going(uuid) for ledger in self.ledgers.values())
+        self.nodes.under_way = lambda: chain.from_iterable(ledger.pending.under_way() for ledger in self.ledgers.values())
+        self.nodes.is_going = lambda uuid: any(ledger.pending.is_going(uuid) for ledger in self.ledgers.values())
         self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
         self.state = "joining" if clustered else "recovering"
         self.primary = ""
@@ -73,7 +73,7 @@ class Logs:
 
     def moved_s(self) -> float:
         """The time of the last proposal or commit of any log, by the reactor's clock."""
-        return max(ledger.moved_s for ledger in self.ledgers.values())
+        return max(ledger.pending.moved_s for ledger in self.ledgers.values())
 
     def ledger_of(self, node: QueueNode) -> Ledger:
         """The ledger that holds this queue's messages."""

@@ -163,7 +163,7 @@ class Making:
         def made() -> None:
             node = nodes.queues.get(name)
             if kind == "queue" and node is not None and node.messages is None:  # its messages are not set up yet
-                self._logs.ledgers[LOCAL].when_committed(lambda: self._go_on(attach, made, None))
+                self._logs.ledgers[LOCAL].pending.when_committed(lambda: self._go_on(attach, made, None))
                 return
             attach.made = True
             then(attach)

@@ -224,7 +224,7 @@ class NumberedTerminus:
         if numbers is None or known is None:
             return
         number, ledger, _ = known
-        for start, end, is_held in ledger.stretches(number, numbers):
+        for start, end, is_held in ledger.arriving.stretches(number, numbers):
             if is_held:
                 confirm(ledger, producer, first + start, end - start)
             elif self.remembers(producer, known, end - start):
@@ -248,7 +248,7 @@ class NumberedTerminus:
         """All of it at once if there is room for all of it, and else one by one."""
         number, ledger, node = known
         nbytes, logs = sum(map(len, messages)), self._links.logs
-        held_back = ledger.low or logs.closed or node.detects_duplicates or logs.nodes.is_going(node.uuid)
+        held_back = ledger.room.low or logs.closed or node.detects_duplicates or logs.nodes.is_going(node.uuid)
         if not held_back and has_room(node, len(messages), nbytes):
             ledger.enqueue(node, messages, nbytes, producer.link, first, (number, numbers), timed=producer.timed)
             return
@@ -295,7 +295,7 @@ class _NumberedUpload(Uploading):
         numbers, known = self._target.numbers_of(self._producer, delivery_id, 1), self._known
         if numbers is None:
             self.abandon()
-        elif known.ledger.has(known.number, numbers[0]):
+        elif known.ledger.arriving.has(known.number, numbers[0]):
             self.abandon()
             confirm(known.ledger, self._producer, delivery_id, 1)
         elif self._target.remembers(self._producer, known, 1):

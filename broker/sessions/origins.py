@@ -245,7 +245,7 @@ class OriginTerminus:
             return
         (ledger, origin, node), (sequences, traits) = found, tags
         assert origin.number is not None
-        for start, end, known in ledger.stretches(origin.number, sequences):
+        for start, end, known in ledger.arriving.stretches(origin.number, sequences):
             if known:
                 confirm(ledger, producer, first + start, end - start)
             else:
@@ -322,7 +322,7 @@ class OriginTerminus:
 
         for at in [] if plain else [at for at, each in enumerate(traits) if each.failures]:
             put(start, at)
-            with ledger.one_batch(len(messages[at])):
+            with ledger.pending.one_batch(len(messages[at])):
                 lane = lane_of(node, messages[at])
                 sequence = node.proposed_seqs[lane]
                 put(at, at + 1)
@@ -341,7 +341,7 @@ class OriginTerminus:
             return f"the runs of sequences that are remembered of all drains have reached their limit of {limits.MAX_HELD_RUNS}"
         if not has_room(node, count, nbytes, largest):
             return full_text(node, nbytes, count, largest)
-        return ledger.storage_text if ledger.low else ""
+        return ledger.room.text if ledger.room.low else ""
 
     def _tags(self, producer: Producer, first: int, count: int) -> _Tags | None:
         """The sequences and traits in the tags of these deliveries; None if the link has ended, also because of a wrong tag."""
@@ -381,7 +381,7 @@ def confirm(ledger: Ledger, producer: Producer, first: int, count: int) -> None:
         for delivery_id in range(first, first + count):
             producer.done(delivery_id)
 
-    ledger.when_committed(committed)
+    ledger.pending.when_committed(committed)
 
 
 def stop(producer: Producer, condition: Condition) -> None:
@@ -429,7 +429,7 @@ class OriginUpload(Uploading):
         tags = self._tags(self._producer, delivery_id, 1)
         if tags is None:
             self.abandon()
-        elif self._ledger.has(number, tags[0][0]):
+        elif self._ledger.arriving.has(number, tags[0][0]):
             self.abandon()
             confirm(self._ledger, self._producer, delivery_id, 1)
         elif not self._stopped():
@@ -443,7 +443,7 @@ class OriginUpload(Uploading):
         (node,), (lane,), ledger = self._queues, self._lanes, self._ledger
         (self._times,) = times_of([traits], ledger.now_ms)
         sequence = node.proposed_seqs[lane]
-        with ledger.one_batch(0):
+        with ledger.pending.one_batch(0):
             super().finish(delivery_id)
             if traits.failures and node.messages is not None and node.proposed_seqs[lane] > sequence:
                 ledger.count(node.messages.number, sequence, traits.failures)

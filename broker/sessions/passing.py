@@ -17,7 +17,7 @@ def pass_on(logs: Logs, routed: Routed, data: bytes) -> bytes:
         assert exchange.passage is not None, "what a message goes through numbers or keeps it"
         ledger = logs.ledger_at(exchange)
         data = exchange.passage.pass_on(routed.key, data, ledger.now_ms, routed.origin)
-        ledger.passes(exchange.uuid, exchange.passage)
+        ledger.pending.passes(exchange.uuid, exchange.passage)
     return data
 
 

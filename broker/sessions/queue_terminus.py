@@ -165,7 +165,7 @@ class QueueTerminus:
         node = self.node
         nbytes = sum(map(len, messages))
         logs = self._queues.logs
-        held_back = self.ledger.low or logs.closed or node.detects_duplicates or logs.nodes.is_going(node.uuid)
+        held_back = self.ledger.room.low or logs.closed or node.detects_duplicates or logs.nodes.is_going(node.uuid)
         if node.messages is not None and not held_back and has_room(node, len(messages), nbytes):
             self.ledger.enqueue(node, messages, nbytes, producer.link, first, timed=producer.timed)
         else:
@@ -189,12 +189,12 @@ class QueueTerminus:
     def may_flow(self, producer: Producer) -> bool:
         """Not while the disk is full, nor while the queue nearly is, nor while it is being deleted: what is sent then is
         released, and some clients send that again at once."""
-        if self.ledger.storage_text:
+        if self.ledger.room.text:
             return False
         if self._queues.logs.nodes.is_going(self.node.uuid):
             if not self._awaits_end:
                 self._awaits_end = True
-                self._queues.logs.ledgers[self.node.log].when_committed(self._end_decided)
+                self._queues.logs.ledgers[self.node.log].pending.when_committed(self._end_decided)
             return False
         if is_crowded(self.node):
             self._queues.crowded[self] = None

@@ -71,7 +71,7 @@ class Returns:
     def settle(self, sequences: list[int], outcome: int, notes: Mapping[int, bytes] = NO_NOTES) -> None:
         """These acquired messages have this outcome, which is not `accepted`, and some of them come with annotations."""
         if notes:
-            with self._queue.ledger.one_batch(sum(map(len, notes.values()))):
+            with self._queue.ledger.pending.one_batch(sum(map(len, notes.values()))):
                 self._settle(sequences, outcome, notes)
         else:
             self._settle(sequences, outcome, notes)
@@ -101,7 +101,7 @@ class Returns:
             self._queue.give_back(sequences)
             return
         (retry_ms, most_ms), limit = node.retry_ms, node.delivery_limit
-        with ledger.one_batch(0):  # no delay may end while others of them are still to be counted
+        with ledger.pending.one_batch(0):  # no delay may end while others of them are still to be counted
             for sequence in sequences:
                 ledger.count(messages.number, sequence)
                 failures = messages.order.lane_of(sequence).delivery_count(sequence) + 1
@@ -161,7 +161,7 @@ class Returns:
                 self._waiting.remove(one)
                 then(sequences)
 
-        self._queue.ledger.when_applied(committed)
+        self._queue.ledger.pending.when_applied(committed)
 
     def _note(self, notes: Mapping[int, bytes]) -> bool:
         """Propose the annotations of a consumer, as far as there is room for them. Returns whether there were any."""

@@ -101,7 +101,7 @@ def put(
         if fault:
             raise Full(fault, routed.through[0].name, "unavailable")
         ledgers |= {ledger.name: ledger for ledger in map(logs.ledger_at, routed.through)}
-    if not all(ledger.takes(size * len(queues)) for ledger in ledgers.values()):
+    if not all(ledger.room.takes(size * len(queues)) for ledger in ledgers.values()):
         raise Unplaced
     if routed.through:
         data = pass_on(logs, routed, data)
@@ -125,4 +125,4 @@ def _done_when_committed(ledgers: dict[str, Ledger], producer: Producer, deliver
             producer.done(delivery_id)
 
     for name, ledger in ledgers.items():
-        ledger.when_committed(lambda name=name: committed(name))  # type: ignore[misc]
+        ledger.pending.when_committed(lambda name=name: committed(name))  # type: ignore[misc]

@@ -313,7 +313,7 @@ class Subscriptions:
                 self._queues.turn.flush()
 
         ledger = self._logs.ledgers[log]
-        with ledger.one_batch(0):
+        with ledger.pending.one_batch(0):
             for command in commands:
                 ledger.change(command, answered)
 

@@ -151,7 +151,7 @@ class Transaction:
 
         def counted() -> None:
             if left:
-                left.pop().when_committed(counted)
+                left.pop().pending.when_committed(counted)
             else:
                 done()
 
@@ -190,7 +190,7 @@ class Transaction:
         for retired in self._retired:
             parts[retired.queue.ledger].retired.append(retired)
         for ledger, part in parts.items():
-            if not ledger.takes(sum(_nbytes(posts) for _, posts in part.puts)):
+            if not ledger.room.takes(sum(_nbytes(posts) for _, posts in part.puts)):
                 raise Unplaced
         lead = logs.lead
         parts[lead].through.extend(through)
@@ -210,7 +210,7 @@ class Transaction:
             return
         ledger, (puts, retired, through) = parts[0]
         now_ms = logs.lead.now_ms
-        with ledger.one_batch(sum(_nbytes(posts) for _, posts in puts)):
+        with ledger.pending.one_batch(sum(_nbytes(posts) for _, posts in puts)):
             for routed, post in through:
                 post.data = pass_on(logs, routed, post.data)
             for node, posts in puts:
@@ -219,7 +219,7 @@ class Transaction:
             for queue, sequences, outcome in retired:
                 if outcome == ACCEPTED and queue.node.messages is not None:
                     ledger.dequeue(queue.node.messages.number, sequences)
-            ledger.when_committed(lambda: self._propose(logs, parts[1:], done))
+            ledger.pending.when_committed(lambda: self._propose(logs, parts[1:], done))
 
 
 class Transactions:

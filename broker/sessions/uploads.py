@@ -114,7 +114,7 @@ class Uploading:
         if self._logs.closed or self._given_up:
             return RELEASED, None
         for ledger in self._parts:
-            if ledger.storage_text or not ledger.serving:
+            if ledger.room.text or not ledger.serving:
                 return RELEASED, None  # the message is valid: the client may send it again when there is room
         try:
             self._queues = self._still_there()
@@ -181,7 +181,7 @@ class Uploading:
             held, manifest = self._held(delivery_id, ledger), Manifest(self._nbytes, tuple(runs_of(sequences)))
             if not ledger.put_large(found, manifest, self._head, held=held, says=self._says, times=self._times):
                 ledger.drop_parts(manifest.ranges)
-            ledger.when_committed(lambda ledger=ledger: committed(ledger))  # type: ignore[misc]
+            ledger.pending.when_committed(lambda ledger=ledger: committed(ledger))  # type: ignore[misc]
 
     def _held(self, delivery_id: int, ledger: Ledger) -> tuple[int, Sequence[int]] | None:
         """The number of its origin in this log, and its sequence there; None for a client's message."""

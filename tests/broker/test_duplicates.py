@@ -8,7 +8,7 @@ import proton
 
 from broker.core.duplicates import COUNT, PROPERTY, TIME_MS
 from broker.core.records import Batch
-from broker.sessions.ledger import DEQUEUE_DELAY_S
+from broker.sessions.pending import DEQUEUE_DELAY_S
 from tests.broker.clients import Bench
 from tests.broker.sessions.test_transactions import Transactor
 

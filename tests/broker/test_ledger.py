@@ -14,7 +14,8 @@ from broker.core.nodes import LOCAL, Nodes, QueueNode
 from broker.core.pace import QUICK_S, SLOW_S
 from broker.core.records import Batch, BatchBuilder, Kind
 from broker.core.state import CannotApply
-from broker.sessions.ledger import DEQUEUE_DELAY_S, Ledger
+from broker.sessions.ledger import Ledger
+from broker.sessions.pending import DEQUEUE_DELAY_S
 from tests.broker.clients import MemoryLog, creating
 
 
@@ -188,16 +189,16 @@ def creating_command(name: str) -> Command:
 
 def test_a_call_waits_for_what_was_put_in_before_it(rig: Rig) -> None:
     rig.put(b"one")
-    rig.ledger.when_committed(lambda: rig.answers.append("called"))
+    rig.ledger.pending.when_committed(lambda: rig.answers.append("called"))
     rig.clock.advance(1)
     assert rig.answers == []
-    rig.ledger.when_committed(lambda: rig.answers.append("called too"))
+    rig.ledger.pending.when_committed(lambda: rig.answers.append("called too"))
     rig.clock.advance(1)
     assert len(rig.log.waiting) == 1, "a call alone is not a batch"
     rig.log.commit()
     rig.clock.advance(0)
     assert rig.answers == ["called", "called too"]
-    rig.ledger.when_committed(lambda: rig.answers.append("at once"))
+    rig.ledger.pending.when_committed(lambda: rig.answers.append("at once"))
     rig.clock.advance(0)
     rig.clock.advance(0)
     assert rig.answers[-1] == "at once"
@@ -207,7 +208,7 @@ def test_a_term_that_ends_takes_every_wait_with_it_unanswered(rig: Rig) -> None:
     rig.log.window = 1
     for _ in range(2):
         rig.ledger.change(Term(), rig.answers.append)
-        rig.ledger.when_committed(lambda: rig.answers.append("called"))
+        rig.ledger.pending.when_committed(lambda: rig.answers.append("called"))
         rig.clock.advance(0)
     rig.put(b"x" * limits.BATCH_TARGET_BYTES)
     rig.log.become("ready")
@@ -252,10 +253,10 @@ def test_a_snapshot_replaces_everything(rig: Rig) -> None:
 
 def test_a_full_disk_is_remembered_until_it_takes_writes_again(rig: Rig) -> None:
     rig.ledger.on_storage_error("full", False)
-    assert rig.ledger.storage_text == "full"
+    assert rig.ledger.room.text == "full"
     rig.ledger.on_writable()
     rig.ledger.on_writable()
-    assert rig.ledger.storage_text == ""
+    assert rig.ledger.room.text == ""
     rig.ledger.on_storage_error("broken", True)
     assert rig.owner.told == ["full, full", "writable", "broken, fatal"]
 
@@ -266,7 +267,7 @@ def test_a_ledger_that_is_closed_does_nothing_more(rig: Rig) -> None:
     rig.put(b"two")
     rig.ledger.close()
     assert rig.clock.getDelayedCalls() == []
-    rig.ledger.pump()
+    rig.ledger.pending.pump()
     assert rig.log.waiting == []
 
 

@@ -234,7 +234,7 @@ def test_a_backup_rejects_what_an_anonymous_link_brings_for_a_queue_and_names_th
         assert found == [("amqp:not-allowed", BACKUP_TEXT)] * 2
         assert admin.sender(address).remote_condition.description == BACKUP_TEXT, "as its attach is refused"
         assert (b.broker.logs.inflow.nbytes, relay.credit) == (0, limits.CREDIT_WINDOW)
-        assert all(ledger.idle for ledger in b.broker.logs.ledgers.values())
+        assert all(ledger.pending.idle for ledger in b.broker.logs.ledgers.values())
         assert {name: b.depth(name) for name in depths} == depths
 
 
@@ -285,7 +285,7 @@ def test_a_backup_rejects_a_request_whose_answer_is_to_go_to_a_queue_and_does_no
         found = admin.send_encoded(link, request("QUERY", "exchange", "", level), made)
         assert statuses(admin, link) == [REJECTED] * 2
         assert [each.remote.condition.description for each in found] == [BACKUP_TEXT] * 2
-        assert all(ledger.idle for ledger in b.broker.logs.ledgers.values())
+        assert all(ledger.pending.idle for ledger in b.broker.logs.ledgers.values())
         assert b.broker.logs.inflow.nbytes == 0
         assert "mine" not in b.broker.nodes.queues
         assert admin.request("QUERY", "broker")[0] == 200, "the next request has its turn"
@@ -308,7 +308,7 @@ def test_an_answer_for_a_queue_is_dropped_if_this_broker_steps_down_before_it(st
         b.settle()
         assert b.depth("q") == int(stays)
         assert b.broker.logs.inflow.nbytes == 0
-        assert b.lead.ledger.idle
+        assert b.lead.ledger.pending.idle
 
 
 class Slow:

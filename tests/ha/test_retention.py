@@ -226,19 +226,19 @@ def test_before_the_disk_is_full_producers_wait_and_consuming_lets_them_go_on(tm
     """Breaks when the last bytes go to producers: then nothing can be consumed any more, and so nothing freed."""
     log = LogOnDisk(tmp_path, disk=SmallDisk(tmp_path, 40 * FILE))
     ledger = log.ledger
-    while not ledger.storage_text:
+    while not ledger.room.text:
         log.put(*(body(at) for at in range(20)))
         assert log.real_bytes < 40 * FILE
     found = re.search(
         r"only \d+ KiB are free where the cluster log lies, and (\d+) KiB .*; make room on that disk, or consume",
-        ledger.storage_text,
+        ledger.room.text,
     )
     assert found is not None
-    assert log.owner.errors == [(ledger.storage_text, False)]
+    assert log.owner.errors == [(ledger.room.text, False)]
     spare = int(found[1]) * 1024 // SPARE
-    assert ledger.takes(spare - 1024), "a little of what producers have credit for"
-    assert not ledger.takes(spare), "and no more"
-    while ledger.storage_text:
+    assert ledger.room.takes(spare - 1024), "a little of what producers have credit for"
+    assert not ledger.room.takes(spare), "and no more"
+    while ledger.room.text:
         assert log.alive, "all was consumed, and no room came of it"
         log.take(*sorted(log.alive)[:200])
         assert log.real_bytes < 40 * FILE
@@ -250,9 +250,9 @@ def test_before_the_disk_is_full_producers_wait_and_consuming_lets_them_go_on(tm
 
 def took_letter(ledger: Ledger, nbytes: int) -> bool:
     """Whether there is room for a dead letter of this size, which then takes it."""
-    has_room = ledger.has_room_for_letter(nbytes)
+    has_room = ledger.room.fits_letter(nbytes)
     if has_room:
-        ledger.take_letter(nbytes)
+        ledger.room.take_letter(nbytes)
     return has_room
 
 
@@ -261,17 +261,17 @@ def test_dead_letters_go_on_while_half_of_the_reserve_is_free(tmp_path: Path) ->
     disk = SmallDisk(tmp_path, 40 * FILE)
     log = LogOnDisk(tmp_path, disk=disk)
     ledger = log.ledger
-    while not ledger.storage_text:
+    while not ledger.room.text:
         log.put(*(body(at) for at in range(20)))
-    found = re.search(r"and (\d+) KiB", ledger.storage_text)
+    found = re.search(r"and (\d+) KiB", ledger.room.text)
     assert found is not None
     reserve = int(found[1]) * 1024
     log.rest()
-    assert not ledger.takes(reserve)
+    assert not ledger.room.takes(reserve)
     for _ in range(3):
         log.clock.advance(ROOM_S)
         assert took_letter(ledger, reserve // SPARE - 1024)
-        assert not ledger.takes(1), "what producers send is not meant"
+        assert not ledger.room.takes(1), "what producers send is not meant"
         assert not took_letter(ledger, reserve // SPARE)
         assert took_letter(ledger, 1024)
         assert not took_letter(ledger, 1025)
@@ -292,10 +292,10 @@ def test_a_disk_that_takes_much_between_two_looks_is_not_filled_either(tmp_path:
     """Breaks when the file system is only asked by time: a fast disk lost 30 MB of its reserve before the first question."""
     monkeypatch.setattr("ha.log.retention.LOOK_S", 3600.0)
     log = LogOnDisk(tmp_path, disk=SmallDisk(tmp_path, 40 * FILE))
-    while not log.ledger.storage_text:
+    while not log.ledger.room.text:
         log.put(*(body(at) for at in range(20)))
         assert log.real_bytes < 40 * FILE
-    found = re.search(r"only (\d+) KiB are free where the cluster log lies, and (\d+) KiB", log.ledger.storage_text)
+    found = re.search(r"only (\d+) KiB are free where the cluster log lies, and (\d+) KiB", log.ledger.room.text)
     assert found is not None
     free, reserve = int(found[1]), int(found[2])
     assert free >= reserve * (1 - 1 / SPARE) - 21, "what came since the last question, and one batch more"
@@ -306,14 +306,14 @@ def test_room_that_comes_from_outside_lets_producers_go_on_though_nothing_is_wri
     """Breaks when the file system is asked only after a batch: all is consumed, producers wait, and so no batch comes."""
     disk = SmallDisk(tmp_path, 40 * FILE)
     log = LogOnDisk(tmp_path, disk=disk)
-    while not log.ledger.storage_text:
+    while not log.ledger.room.text:
         log.put(*(body(at) for at in range(20)))
     log.rest()
-    assert log.ledger.storage_text
+    assert log.ledger.room.text
     assert log.owner.writable == 0
     disk.nbytes *= 4
     log.clock.advance(ROOM_S)
-    assert log.ledger.storage_text == ""
+    assert log.ledger.room.text == ""
     assert log.owner.writable == 1
     log.stop()
     assert log.clock.getDelayedCalls() == []

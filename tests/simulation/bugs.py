@@ -155,8 +155,8 @@ position = run_end
         "gone.extend(leave)",
         """\
 gone.extend(leave)
-                self._cut()
-                gone = self._builder.dequeues_for(number)""",
+                self.pending.cut()
+                gone = self.pending.builder.dequeues_for(number)""",
     ),
     "drops-the-rejected": Bug(
         "ignores the alternate exchange of a queue",
@@ -292,7 +292,7 @@ OF_TRANSACTIONS = {
         "broker.sessions.transactions",
         "Transaction._propose",
         "            for queue, sequences, outcome in retired:",
-        "            ledger._cut()\n            for queue, sequences, outcome in retired:",
+        "            ledger.pending.cut()\n            for queue, sequences, outcome in retired:",
     ),
     "carries-out-what-failed": Bug(
         "carries out a transaction that its client has rolled back",

@@ -45,13 +45,13 @@ OF_ALTERATIONS = {
         "broker.sessions.bulk",
         "Operation._put",
         "ledger.dequeue(messages.number, found)",
-        "ledger.when_committed(lambda: ledger.dequeue(messages.number, found))",
+        "ledger.pending.when_committed(lambda: ledger.dequeue(messages.number, found))",
     ),
     "moves-before-it-puts": Bug(
         "removes moved messages from their queue in one batch, and puts them on the other queue in the next batch",
         "broker.sessions.bulk",
         "Operation._put",
-        "with ledger.one_batch(sum(each.nbytes for each in puts.values())):",
-        "ledger.dequeue(messages.number, found); ledger._cut()\n            if True:",
+        "with ledger.pending.one_batch(sum(each.nbytes for each in puts.values())):",
+        "ledger.dequeue(messages.number, found); ledger.pending.cut()\n            if True:",
     ),
 }

@@ -25,7 +25,7 @@ OF_DEPARTURES = {
         "answers that messages are settled at the source before the settlement is committed",
         "broker.sessions.departure",
         "Departure.settle",
-        'ledger.when_committed(lambda: answer(""))',
+        'ledger.pending.when_committed(lambda: answer(""))',
         'answer("")',
     ),
     "releases-uncounted": Bug(
@@ -39,7 +39,7 @@ OF_DEPARTURES = {
         "compares the number of held messages before the messages in progress are committed",
         "broker.drains",
         "Drains._release",
-        "ledger.when_committed(counted)",
+        "ledger.pending.when_committed(counted)",
         "counted()",
     ),
     "settles-what-is-sent": Bug(

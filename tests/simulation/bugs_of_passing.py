@@ -21,8 +21,8 @@ OF_PASSING = {
     ),
     "numbers-without-saying": Bug(
         "records only every other number of an exchange, so that some messages are in a batch without their number",
-        "broker.sessions.ledger",
-        "Ledger.passes",
+        "broker.sessions.pending",
+        "Pending.passes",
         "self._passages[exchange] = passage",
         "self._passages.update({exchange: passage} if passage.sequence % 2 else {})",
     ),

@@ -279,7 +279,7 @@ class Departures(SmallWorld):
             made: Any = proton.Message(body=f"{queue}/{self._sent}", priority=4)
             bodies.append(bytes(made.encode()))
         ledger.enqueue(node, bodies, sum(map(len, bodies)))
-        ledger.when_committed(lambda: self.accepted[queue].extend(bodies))
+        ledger.pending.when_committed(lambda: self.accepted[queue].extend(bodies))
 
     def _consume(self) -> None:
         """What is at the target leaves."""

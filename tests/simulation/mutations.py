@@ -308,8 +308,8 @@ BUGS = {
     ),
     "accepts-early": Bug(
         "accepts a producer's messages when they are proposed, before they are committed",
-        "broker.sessions.ledger",
-        "Ledger.pump",
+        "broker.sessions.pending",
+        "Pending.pump",
         "index = log.propose(builder)\n",
         """\
 index = log.propose(builder)
@@ -322,8 +322,8 @@ index = log.propose(builder)
     ),
     "accepts-when-deposed": Bug(
         "when it steps down, accepts proposed messages that it has not seen committed",
-        "broker.sessions.ledger",
-        "Ledger._void",
+        "broker.sessions.pending",
+        "Pending.void",
         "self._proposed.clear()",
         """\
 for _, waits in self._proposed:

@@ -43,14 +43,14 @@ def repeated(is_gone: Callable[[Ledger, int, int], bool]) -> Iterator[None]:
 
     def dequeues(ledger: Ledger, number: int, sequences: Iterable[int], *waits: Any) -> None:
         dequeue(ledger, number, sequences, *waits)
-        gathered = ledger._builder.dequeues_for(number)
+        gathered = ledger.pending.builder.dequeues_for(number)
         if len(gathered) > 1:
             gathered += gaps(ledger, number, gathered)
 
     def counts(ledger: Ledger, number: int, sequence: int) -> None:
         count(ledger, number, sequence)
-        for each in gaps(ledger, number, ledger._builder._counts.get(number, ())):
-            ledger._builder.count(number, each)
+        for each in gaps(ledger, number, ledger.pending.builder._counts.get(number, ())):
+            ledger.pending.builder.count(number, each)
 
     Ledger.dequeue, Ledger.count = dequeues, counts  # type: ignore[assignment,method-assign]
     try:

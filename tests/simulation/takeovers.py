@@ -231,7 +231,7 @@ class Takeovers(SmallWorld):
             made: Any = proton.Message(body=f"{self._sent}")
             bodies.append(bytes(made.encode()))
         ledger.enqueue(node, bodies, sum(map(len, bodies)))
-        ledger.when_committed(lambda: self.accepted.setdefault(cluster, set()).update(bodies))
+        ledger.pending.when_committed(lambda: self.accepted.setdefault(cluster, set()).update(bodies))
 
     # ---- what goes wrong, and what is asked for
 

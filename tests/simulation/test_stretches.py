@@ -40,10 +40,10 @@ def test_a_broker_repeats_itself_while_that_lasts_and_its_queue_is_none_the_wors
         b.pass_time(1)
         with repeated(lambda ledger, number, sequence: sequence == 3):
             ledger.dequeue(number, [2, 4])
-            assert sorted(ledger._builder.dequeues_for(number)) == [2, 3, 4]
+            assert sorted(ledger.pending.builder.dequeues_for(number)) == [2, 3, 4]
             ledger.count(number, 1)
             ledger.count(number, 5)
-            assert sorted(ledger._builder._counts[number]) == [1, 5]
+            assert sorted(ledger.pending.builder._counts[number]) == [1, 5]
             b.pass_time(1)
             assert b.depth("q") == 2
     assert dict(vars(Ledger)) == before

@@ -11,7 +11,7 @@ from broker.amqp.data import Condition
 from broker.core import limits
 from broker.core.records import Batch
 from broker.core.transactions import DECLARED, LOCAL_TRANSACTIONS, TRANSACTIONAL
-from broker.sessions.ledger import DEQUEUE_DELAY_S
+from broker.sessions.pending import DEQUEUE_DELAY_S
 from tests.broker.clients import Bench, Client
 
 A, R = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
