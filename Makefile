@@ -70,9 +70,10 @@ fuzz: ## any bytes for each reader of strangers' bytes (SECONDS_EACH=s)
 	@$(TOX_READY)
 	$(TOX) -q -e fuzz -- --seconds $(SECONDS_EACH)
 
-spark: ## the tests with Spark
+spark: WORKERS = 2
+spark: ## the tests with Spark, in WORKERS=2 processes with a session each
 	@$(TOX_READY)
-	$(TOX) -q -e tests -- -m spark
+	$(TOX) -q -e tests -- $(AT_ONCE) -m spark
 
 core: ## the cores' own tests, with the gate on their branch coverage
 	@$(TOX_READY)

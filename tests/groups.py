@@ -1,11 +1,14 @@
 """Which tests run after one another in one worker, and which are begun first, when pytest-xdist spreads them.
 
-`-n 3 --dist loadgroup --no-loadscope-reorder`: a worker takes a group whole. What has no group is taken test by test by whichever
-worker is free, so it stands last and fills what the long groups leave. Tests of one group never run at the same time:
+`-n 3 --dist loadgroup --no-loadscope-reorder` (`make test`; `-n 2` in `make spark`): a worker takes a group whole. What has no
+group is taken test by test by whichever worker is free, so it stands last and fills what the long groups leave. Tests of one
+group never run at the same time:
 
 - `machine`: tests whose outcome hangs on when something happens (networks that are cut, disks that fail, processes that stand
   still, clients that flood, failovers). Two of them at once would starve each other, and measure that.
-- `spark`: tests that share the session of Spark, which takes longer to start than any of them.
+- `spark` and `streams`: tests that share a session of Spark, which takes longer to start than any of them. They are two groups so
+  that two workers with nothing else to do (`make spark`) take one each, and need about the same time. Otherwise the worker that
+  has a session takes the second group as well: a second session costs as much as four reports.
 - `clients`: tests that compile and install the clients that others wrote, which is done once.
 - every other module is a group, so that what its tests share is made once.
 - planted bugs that are hunted in one plan, whose run without a bug is then made once. The test's id says so: `SHARED`.
@@ -22,8 +25,10 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-MACHINE, SPARK, CLIENTS = "machine", "spark", "clients"
-FIRST = (MACHINE, SPARK, "system/test_thousand_steps.py", CLIENTS, "test_static.py")
+MACHINE, SPARK, STREAMS, CLIENTS = "machine", "spark", "streams", "clients"
+SESSIONS = {SPARK, STREAMS}
+"""Groups of tests that share a session of Spark."""
+FIRST = (MACHINE, SPARK, STREAMS, "system/test_thousand_steps.py", CLIENTS, "test_static.py")
 """Begun before everything else: each may take minutes."""
 THEN = ("system", "spark_analytics", "cli")
 """Folders whose groups come next, the longest first."""
@@ -41,6 +46,12 @@ WHOLE_MACHINE = {
 }
 THEIR_CLIENTS = {"system/test_interop.py", "system/test_logins.py"}
 """Tests that run clients that others wrote."""
+OF_STREAMS = {
+    "spark_analytics/test_real_telemetry.py",
+    "spark_analytics/test_stream.py",
+    "spark_analytics/test_watch.py",
+}
+"""Tests with Spark that look at none of the reports that others share: so many that the two groups take about the same time."""
 WITHOUT_SESSION = {"spark_analytics/test_submit.py"}
 """Tests that start Spark as processes of their own alone, and take long."""
 ONE_BY_ONE = ("simulation",)
@@ -56,6 +67,8 @@ def group_of(nodeid: str) -> str:
         return MACHINE
     if str(path) in THEIR_CLIENTS:
         return CLIENTS
+    if str(path) in OF_STREAMS:
+        return STREAMS
     if path.parts[0] == "spark_analytics" and str(path) not in WITHOUT_SESSION:
         return SPARK
     if path.parts[0] in ONE_BY_ONE:
@@ -84,6 +97,15 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist brings no type
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid) or nodeid
+
+    def _assign_work_unit(self, node: Any) -> None:
+        """Leave the second group with Spark to the worker that has a session, as long as there is anything else."""
+        begun = {group for groups in self.assigned_work.values() for group in groups}
+        if SESSIONS & begun and SESSIONS.isdisjoint(self.assigned_work[node]):
+            other = next((group for group in self.workqueue if group not in SESSIONS), None)
+            if other is not None:
+                self.workqueue.move_to_end(other, last=False)
+        super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -33,7 +33,8 @@ def test_files_and_folders_that_are_named_are_there() -> None:
     """Breaks when a file is renamed, and its tests silently run beside what they cannot bear, or uncovered."""
     named = [*(HERE / path for path in groups.WHOLE_MACHINE), *(ROOT / folder for folder in own_coverage.OWN)]
     named += [HERE / path for path in (*groups.THEN, *groups.ONE_BY_ONE, *groups.WITHOUT_SESSION, *groups.THEIR_CLIENTS)]
-    named += [HERE / group for group in groups.FIRST if group not in (groups.MACHINE, groups.SPARK, groups.CLIENTS)]
+    named += [HERE / path for path in groups.OF_STREAMS]
+    named += [HERE / group for group in groups.FIRST if group not in {groups.MACHINE, groups.CLIENTS, *groups.SESSIONS}]
     assert [str(path) for path in named if not path.exists()] == []
 
 
@@ -48,8 +49,15 @@ def test_a_module_is_a_group_and_seeds_are_in_none() -> None:
     assert groups.group_of("tests/simulation/test_world.py::test_a[1]") == ""
 
 
-def test_whoever_needs_the_session_of_spark_is_in_its_group(request: pytest.FixtureRequest) -> None:
+def test_whoever_needs_a_session_of_spark_is_in_one_of_its_groups(request: pytest.FixtureRequest) -> None:
     needing = [item for item in request.session.items if "spark" in getattr(item, "fixturenames", ())]
+    assert [item.nodeid for item in needing if groups.group_of(item.nodeid) not in groups.SESSIONS] == []
+
+
+def test_reports_that_tests_share_are_made_in_one_session(request: pytest.FixtureRequest) -> None:
+    """Breaks when a test of the other group asks for one, which would then be made twice."""
+    needing = [item for item in request.session.items if {"story", "compared"} & {*getattr(item, "fixturenames", ())}]
+    needing = [item for item in needing if "spark" in item.keywords]
     assert [item.nodeid for item in needing if groups.group_of(item.nodeid) != groups.SPARK] == []
 
 
@@ -71,8 +79,39 @@ def test_a_group_stays_in_one_worker(tmp_path: Path) -> None:
     assert len(ran) == 12
 
 
+WAITS = """
+from pathlib import Path
+import time
+
+def test_waits():
+    until = time.monotonic() + 60
+    while not Path("streams have begun").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+"""
+"""A test that ends when the second group with Spark has begun."""
+GOES_ON = "from pathlib import Path\ndef test_goes_on(): Path('streams have begun').touch()\n"
+THREE = "".join(f"def test_{number}(): assert True\n" for number in range(3))
+"""A worker gets its next group when only two tests are left."""
+
+
+@pytest.mark.parametrize("waiting, sessions", [("test_docs.py", 1), ("spark_analytics/test_keep.py", 2)])
+def test_a_second_session_of_spark_is_started_only_by_who_has_nothing_else_to_do(
+    tmp_path: Path, waiting: str, sessions: int
+) -> None:
+    """First the other worker waits for the second group to begin, so only the one that has a session can take it; then the group
+    before it waits, so only the other worker can, and there is nothing else for it."""
+    files = {"pytest.ini": "[pytest]", "tests/spark_analytics/test_keep.py": THREE, f"tests/{waiting}": WAITS + THREE}
+    files |= {"tests/spark_analytics/test_stream.py": GOES_ON}
+    done = pytest_in(tmp_path, files, "-v -p xdist -p tests.groups -n 2 --dist loadgroup --no-loadscope-reorder")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = re.findall(r"^\[(gw\d)\].* PASSED tests/spark_analytics", done.stdout, re.MULTILINE)
+    assert len(set(ran)) == sessions, done.stdout
+
+
 def test_the_longest_groups_are_begun_first_and_single_tests_fill_what_is_left() -> None:
-    wanted = [groups.MACHINE, groups.SPARK, "system/test_commands.py", "cli/test_demo.py", "broker/test_host.py", ""]
+    modules = ["system/test_commands.py", "cli/test_demo.py", "broker/test_host.py"]
+    wanted = [groups.MACHINE, groups.SPARK, groups.STREAMS, *modules, ""]
     backwards = wanted[::-1]
     assert sorted(backwards, key=groups.rank) == wanted
 
