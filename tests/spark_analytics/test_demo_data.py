@@ -44,6 +44,12 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return shape, folder, demo_data.write(folder, shape)
 
 
+@pytest.fixture(scope="module")
+def sound(written: Written) -> list[Line]:
+    """Its `good` lines, which several tests look at."""
+    return good(written[1])
+
+
 def texts(folder: Path) -> Iterator[str]:
     for path in sorted(folder.iterdir()):
         yield from path.read_text().splitlines(keepends=True)
@@ -83,18 +89,18 @@ def of_broker(line: Line) -> str:
     return lines.line(lines.probe_record(head, line["seq"], interval_ms=interval_ms, probe=lines.Probe(**own))).decode()
 
 
-def test_every_line_is_to_the_byte_what_a_broker_would_write(written: Written) -> None:
+def test_every_line_is_to_the_byte_what_a_broker_would_write(written: Written, sound: list[Line]) -> None:
     said = set(texts(written[1]))
     kinds: dict[str, int] = {}
-    for line in good(written[1]):
+    for line in sound:
         assert of_broker(line) in said, line
         kinds[line["kind"]] = kinds.get(line["kind"], 0) + 1
     assert kinds.keys() == {"sample", "event", "roster", "probe"}
-    types = {line["type"] for line in good(written[1]) if line["kind"] == "event"}
+    types = {line["type"] for line in sound if line["kind"] == "event"}
     assert {"drop", "failover_done", "promote_asked", "catch_up_end", "backup_lost"} <= types <= schema.EVENT_TYPES
 
 
-def test_a_broker_numbers_its_lines_in_order_and_calls_its_files_as_brokers_do(written: Written) -> None:
+def test_a_broker_numbers_its_lines_in_order_and_calls_its_files_as_brokers_do(written: Written, sound: list[Line]) -> None:
     shape, folder, answers = written
     for path in folder.iterdir():
         sender, stamp, suffix = path.name.rsplit(".", 2)
@@ -103,7 +109,7 @@ def test_a_broker_numbers_its_lines_in_order_and_calls_its_files_as_brokers_do(w
     assert answers["files"] == len([*folder.iterdir()])
     assert answers["lines"] == sum(1 for _ in texts(folder))
     by_sender: dict[str, list[Line]] = {}
-    for line in good(folder):
+    for line in sound:
         by_sender.setdefault(line["sender"], []).append(line)
     holes = 0
     for sender, own in by_sender.items():
@@ -118,10 +124,10 @@ def test_a_broker_numbers_its_lines_in_order_and_calls_its_files_as_brokers_do(w
     assert sum(line["lost_records"] for line in drops) == answers["drops"]["lines"] > 0
 
 
-def test_the_answers_are_what_is_found_when_every_line_is_looked_at(written: Written) -> None:
+def test_the_answers_are_what_is_found_when_every_line_is_looked_at(written: Written, sound: list[Line]) -> None:
     """By nothing but a dictionary of slots: slow, and hard to get wrong."""
-    shape, folder, answers = written
-    samples = [line for line in good(folder) if line["kind"] == "sample" and line["sender"] == line["primary"]]
+    shape, _, answers = written
+    samples = [line for line in sound if line["kind"] == "sample" and line["sender"] == line["primary"]]
     assert len(samples) == answers["samples_used"]
     whole = {
         (line["backup"], (ms(line["ts"]) - shape.start_ms) // shape.interval_ms): line
@@ -148,9 +154,9 @@ def test_the_answers_are_what_is_found_when_every_line_is_looked_at(written: Wri
             assert row[name] == (lags[rank - 1] if rank <= len(lags) else None), (row["backup"], name)
 
 
-def test_a_backups_index_never_falls_within_an_epoch_and_nothing_waits_for_longer_than_it_can(written: Written) -> None:
+def test_a_backups_index_never_falls_within_an_epoch_and_nothing_waits_for_longer_than_it_can(sound: list[Line]) -> None:
     last: dict[tuple[int, str], Line] = {}
-    for line in sorted(good(written[1]), key=lambda line: str(line["ts"])):
+    for line in sorted(sound, key=lambda line: str(line["ts"])):
         if line["kind"] != "sample" or line["queue"] is not None or line["sender"] != line["primary"]:
             continue
         before = last.get((line["epoch"], line["backup"]))
@@ -163,12 +169,12 @@ def test_a_backups_index_never_falls_within_an_epoch_and_nothing_waits_for_longe
         last[line["epoch"], line["backup"]] = line
 
 
-def test_load_rises_and_falls_with_the_day_and_lag_with_it(tmp_path: Path) -> None:
-    shape = SHAPES["a day by the minute"]
-    demo_data.write(tmp_path, shape)
+@pytest.mark.parametrize("written", ["a day by the minute"], indirect=True, ids=["a_day_by_the_minute"])
+def test_load_rises_and_falls_with_the_day_and_lag_with_it(written: Written, sound: list[Line]) -> None:
+    shape = written[0]
     rates: dict[int, list[float]] = {}
     lags: dict[int, list[float]] = {}
-    for line in good(tmp_path):
+    for line in sound:
         if line["kind"] == "sample" and line["queue"] is None and line["backup"] == shape.brokers[2] and line["connected"]:
             hour = (ms(line["ts"]) - shape.start_ms) // 3_600_000
             if line["records_per_s"] is not None and line["sender"] == line["primary"]:
