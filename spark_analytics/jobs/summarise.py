@@ -11,7 +11,8 @@ return to this process are bounded by the sizes below, whatever the data's size;
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Final
@@ -89,23 +90,30 @@ class Request:
 
 
 def summarise(spark: SparkSession, request: Request, progress: Callable[[str], None] = lambda _: None) -> Report:
-    """Make the summary. Refused if there is nothing of this schema to read, or if there are too many windows."""
-    report = _summarise(spark, request, progress)
-    other = request.compare_ms
-    if other is None and request.compare_before_ms is not None:
-        other = (report["from_ms"] - request.compare_before_ms, report["from_ms"])
-    if other is None:
-        return report
-    progress("summarising the span to compare with")
-    asked = replace(request, since_ms=other[0], until_ms=other[1], windows_to=None, cluster=report["cluster"] or None)
-    try:
-        before = _summarise(spark, asked, progress)
-    except Refused as refused:
-        raise Refused(f"the span to compare with ({span_of(*other)}) cannot be summarised: {refused}") from None
-    return report | {"comparison": compare.compare(before, report)}
+    """Make the summary. Refused if there is nothing of this schema to read, or if there are too many windows.
+
+    Lines are read once for both spans of a comparison. Of a stream's folder, each span has hours of its own.
+    """
+    with _reading(spark, request, progress) as read:
+        report = _report(read, request, progress)
+        other = request.compare_ms
+        if other is None and request.compare_before_ms is not None:
+            other = (report["from_ms"] - request.compare_before_ms, report["from_ms"])
+        if other is None:
+            return report
+        progress("summarising the span to compare with")
+        asked = replace(request, since_ms=other[0], until_ms=other[1], windows_to=None, cluster=report["cluster"] or None)
+        try:
+            with _reading(spark, asked, progress) if read.source == "stream" else nullcontext(read) as its:
+                before = _report(its, asked, progress)
+        except Refused as refused:
+            raise Refused(f"the span to compare with ({span_of(*other)}) cannot be summarised: {refused}") from None
+        return report | {"comparison": compare.compare(before, report)}
 
 
-def _summarise(spark: SparkSession, request: Request, progress: Callable[[str], None]) -> Report:
+@contextmanager
+def _reading(spark: SparkSession, request: Request, progress: Callable[[str], None]) -> Iterator[Inputs]:
+    """The input, while the context lasts."""
     progress("reading")
     read = inputs.read(
         spark,
@@ -117,7 +125,7 @@ def _summarise(spark: SparkSession, request: Request, progress: Callable[[str], 
         nbytes=request.nbytes,
     )
     try:
-        return _report(read, request, progress)
+        yield read
     finally:
         read.release()
 

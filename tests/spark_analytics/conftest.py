@@ -16,6 +16,8 @@ START_MS = 1_767_600_000_000
 Summarise = Callable[..., Report]
 COMPARED: dict[str, Any] = {"since_ms": START_MS + 120_000, "until_ms": START_MS + 240_000, "compare_before_ms": 120_000}
 """What `compared` asks for."""
+BETWEEN = "summarising the span to compare with"
+"""The step of `summarise` between the two spans."""
 
 
 @pytest.fixture(scope="session")
@@ -60,9 +62,21 @@ def report(counted: tuple[Report, int]) -> Report:
 
 
 @pytest.fixture(scope="session")
-def compared(summary: Summarise, story: tuple[Path, dict[str, Any]]) -> Report:
-    """The report of two minutes of the story, compared with the two before them."""
-    return summary(story[0], **COMPARED)
+def compared(spark: SparkSession, story: tuple[Path, dict[str, Any]]) -> Report:
+    """The report of two minutes of the story, compared with the two before them. Its folder is away while that span is
+    summarised, so the lines can be read only once."""
+    folder = story[0]
+    found, away = sources.inspect(str(folder)), folder.with_name("away")
+    asked = Request(str(folder), now_ms=START_MS + 400_000, nbytes=found.nbytes, files=found.files, **COMPARED)
+
+    def said(step: str) -> None:
+        if step == BETWEEN:
+            folder.rename(away)
+
+    try:
+        return summarise(spark, asked, said)
+    finally:
+        away.rename(folder)
 
 
 def newest_job(spark: SparkSession) -> int:

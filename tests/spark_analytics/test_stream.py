@@ -409,11 +409,15 @@ def test_days_that_are_too_old_are_dropped_and_a_summary_of_them_says_so(spark: 
     store.sweep(manifest, manifest.updated_ms + spans.HOUR)
     assert not Path(old).exists()
     now_ms = START_MS + 3 * spans.DAY
-    report = summarise(spark, Request(str(output), now_ms, since_ms=START_MS))
+    request = Request(str(output), now_ms, since_ms=START_MS)
+    report = summarise(spark, request)
     assert report["dropped_before_ms"] == manifest.kept_from_ms
     assert report["backups"] == summarise(spark, Request(str(later), now_ms))["backups"]
-    with pytest.raises(Refused, match="keeps nothing from before 2026-01-06T00:00:00Z: ask for a later span"):
-        summarise(spark, Request(str(output), now_ms, since_ms=START_MS, until_ms=START_MS + spans.HOUR))
+    refusal = "keeps nothing from before 2026-01-06T00:00:00Z: ask for a later span"
+    with pytest.raises(Refused, match=refusal):
+        summarise(spark, replace(request, until_ms=START_MS + spans.HOUR))
+    with pytest.raises(Refused, match=f"the span to compare with .* cannot be summarised: .* {refusal}"):
+        summarise(spark, replace(request, compare_ms=(START_MS, START_MS + spans.HOUR)))
 
 
 def _later(line: str, ms: int) -> str:

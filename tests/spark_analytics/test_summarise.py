@@ -221,6 +221,11 @@ def test_two_spans_are_compared(compared: Report) -> None:
     assert (third["before"]["stalls"], third["after"]["stalls"]) == (1, 0)
 
 
+def test_lines_are_read_once_for_the_two_spans_of_a_comparison(compared: Report) -> None:
+    """Breaks when a comparison takes the time to read all lines twice. `compared` has their folder away for the second span."""
+    assert compared["comparison"]["all"]["before"]["stalls"] == 1
+
+
 def test_windows_add_up_to_the_whole(report: Report) -> None:
     for backup in BROKERS:
         rows = [row for row in report["windows"] if row["backup"] == backup and row["queue"] is None]
