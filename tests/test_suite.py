@@ -67,18 +67,6 @@ def test_whoever_runs_the_clients_of_others_is_in_their_group(request: pytest.Fi
     assert [item.nodeid for item in needing if groups.group_of(item.nodeid) != groups.CLIENTS] == []
 
 
-def test_a_group_stays_in_one_worker(tmp_path: Path) -> None:
-    """Breaks when a new xdist, or a new pytest, takes no notice of our groups any more."""
-    four = "".join(f"def test_{number}(): assert True\n" for number in range(4))
-    names = ("system/test_failover.py", "system/test_faults_disk.py", "test_docs.py")
-    files = {f"tests/{name}": four for name in names} | {"pytest.ini": "[pytest]"}
-    done = pytest_in(tmp_path, files, "-v -p xdist -p tests.groups -n 2 --dist loadgroup --no-loadscope-reorder")
-    ran = re.findall(r"^\[(gw\d)\].* PASSED tests/(\w+)", done.stdout, re.MULTILINE)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert len({worker for worker, folder in ran if folder == "system"}) == 1, ran
-    assert len(ran) == 12
-
-
 WAITS = """
 from pathlib import Path
 import time
@@ -93,20 +81,31 @@ def test_waits():
 GOES_ON = "from pathlib import Path\ndef test_goes_on(): Path('streams have begun').touch()\n"
 THREE = "".join(f"def test_{number}(): assert True\n" for number in range(3))
 """A worker gets its next group when only two tests are left."""
+WITH_SPARK = {"tests/spark_analytics/test_keep.py": THREE, "tests/spark_analytics/test_stream.py": GOES_ON}
 
 
-@pytest.mark.parametrize("waiting, sessions", [("test_docs.py", 1), ("spark_analytics/test_keep.py", 2)])
-def test_a_second_session_of_spark_is_started_only_by_who_has_nothing_else_to_do(
-    tmp_path: Path, waiting: str, sessions: int
-) -> None:
-    """First the other worker waits for the second group to begin, so only the one that has a session can take it; then the group
-    before it waits, so only the other worker can, and there is nothing else for it."""
-    files = {"pytest.ini": "[pytest]", "tests/spark_analytics/test_keep.py": THREE, f"tests/{waiting}": WAITS + THREE}
-    files |= {"tests/spark_analytics/test_stream.py": GOES_ON}
-    done = pytest_in(tmp_path, files, "-v -p xdist -p tests.groups -n 2 --dist loadgroup --no-loadscope-reorder")
+def spread(folder: Path, files: dict[str, str], workers: int) -> list[tuple[str, str]]:
+    """Which worker has run a test of which folder or module, for each test."""
+    words = f"-v -p xdist -p tests.groups -n {workers} --dist loadgroup --no-loadscope-reorder"
+    done = pytest_in(folder, files | {"pytest.ini": "[pytest]"}, words)
     assert done.returncode == 0, done.stdout + done.stderr
-    ran = re.findall(r"^\[(gw\d)\].* PASSED tests/spark_analytics", done.stdout, re.MULTILINE)
-    assert len(set(ran)) == sessions, done.stdout
+    return re.findall(r"^\[(gw\d)\].* PASSED tests/(\w+)", done.stdout, re.MULTILINE)
+
+
+def test_a_group_stays_in_one_worker_and_groups_with_spark_do_if_there_is_anything_else(tmp_path: Path) -> None:
+    """Breaks when a new xdist, or a new pytest, takes no notice of our groups any more. Who has no session of Spark waits here
+    until the second group with Spark has begun, so only the worker that has one can take that group."""
+    names = ("system/test_failover.py", "system/test_faults_disk.py", "test_docs.py")
+    ran = spread(tmp_path, WITH_SPARK | {f"tests/{name}": WAITS + THREE for name in names}, 3)
+    assert len({worker for worker, folder in ran if folder == "system"}) == 1, ran
+    assert len({worker for worker, folder in ran if folder == "spark_analytics"}) == 1, ran
+    assert len(ran) == 16
+
+
+def test_groups_with_spark_run_at_the_same_time_if_there_is_nothing_else(tmp_path: Path) -> None:
+    """The first waits until the second has begun."""
+    ran = spread(tmp_path, WITH_SPARK | {"tests/spark_analytics/test_keep.py": WAITS + THREE}, 2)
+    assert len({worker for worker, _ in ran}) == 2, ran
 
 
 def test_the_longest_groups_are_begun_first_and_single_tests_fill_what_is_left() -> None:
