@@ -154,7 +154,7 @@ def test_queues_that_are_made_for_links_get_what_any_queue_may_have_and_stay_wha
         ("queue", "q", {"arguments": {"qpid.priorities": 3, "x-max-priority": 2}}, 400, "names of one argument"),
         ("queue", "q", {"replicate": "some"}, 400, "'some'"),
         ("queue", "q", {"alternateExchange": "nowhere"}, 404, "'nowhere'"),
-        ("topic", "q", {"alternateExchange": "mine"}, 409, "this broker's alone"),
+        ("topic", "q", {"alternateExchange": "mine"}, 409, "is on this broker only"),
         ("topic", "q", {"exchangeType": "round"}, 400, "'round'"),
         ("topic", "q", {"arguments": {"qpid.msg_sequence": 1}}, 409, "needs machine version 8"),
         ("topic", "q", {"arguments": {"qpid.queue_msg_sequence": 1}}, 501, "qpid.queue_msg_sequence"),
