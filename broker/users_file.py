@@ -77,6 +77,14 @@ def change(path: Path, edit: Callable[[str], str]) -> None:
         os.close(folder)
 
 
+def seen_by_others(path: Path) -> bool:
+    """Whether users of this machine other than the owner of this file may read or write it."""
+    try:
+        return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
+    except OSError:
+        return False
+
+
 class Accounts:
     """The users' file of a broker. `secret` is for the keys of unknown users."""
 
@@ -90,11 +98,3 @@ class Accounts:
             return Users(checked(self.path, read(self.path)), self._secret)
         except FileNotFoundError:
             raise BadUsersFile(f"there is no users' file {self.path}: make one with qpid-passwd add {self.path} NAME") from None
-
-    @property
-    def seen_by_others(self) -> bool:
-        """Whether users of this machine other than its owner may read or write it."""
-        try:
-            return bool(stat.S_IMODE(self.path.stat().st_mode) & 0o077)
-        except OSError:
-            return False

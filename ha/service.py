@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
@@ -44,13 +45,13 @@ from broker.log_levels import LogLevels
 from broker.net.listener import CannotListen, ConnectionFactory, Handshakes, listen
 from broker.net.reactor import on_hangup
 from broker.options import SettingsError
-from broker.routes.dialer import Dialer, lines_of
+from broker.routes.dialer import Dialer, check_passwords
 from broker.service import Broker
 from broker.sessions.authentication import Authentication
 from broker.settings import BrokerSettings
 from broker.telemetry import TelemetryWriter
 from broker.telemetry_files import must_take_files
-from broker.users_file import Accounts, BadUsersFile
+from broker.users_file import Accounts, BadUsersFile, seen_by_others
 from ha.cluster_member import ClusterMember, Links
 from ha.core.membership import Membership
 from ha.core.settings import ReplicaSettings
@@ -148,7 +149,8 @@ class Process:
         if self.ha.ha_cluster and self.settings.telemetry_dir is not None:
             must_take_files(self.settings.telemetry_dir)
         if self.settings.route_passwords is not None:
-            lines_of(self.settings.route_passwords)
+            check_passwords(self.settings.route_passwords)
+            self._warn_if_seen(self.settings.route_passwords, "its passwords are")
         self.tls = self._credentials()
         max_connections = self._max_connections()
         authentication = self._authentication()
@@ -278,9 +280,13 @@ class Process:
             users = accounts.load()
         except BadUsersFile as error:
             raise SettingsError(str(error)) from None
-        if accounts.seen_by_others:
-            _log.warn("{path} can be read or written by other users, but its keys are secret: run chmod 600", path=accounts.path)
+        self._warn_if_seen(accounts.path, "its keys are")
         return users
+
+    def _warn_if_seen(self, path: Path, what: str) -> None:
+        if seen_by_others(path):
+            text = "{path} can be read or written by other users, but {what} secret: run chmod 600"
+            _log.warn(text, path=path, what=what)
 
     def _in_thread(self, work: Callable[[], Any]) -> Deferred[Any]:
         return deferToThreadPool(self.reactor, self.reactor.getThreadPool(), work)

@@ -2,8 +2,11 @@
 user.
 
 Passwords are in a file of this broker (`--route-passwords`), not in a route or in the log. The file has lines of the form `USER
-PASSWORD`, or `USER@HOST:PORT PASSWORD` for one source only, which takes precedence. It is read at each attempt to connect, so a
-changed password needs no restart, and at the start of the broker, which is refused if the file cannot be read.
+PASSWORD`, or `USER@HOST:PORT PASSWORD` for one source only, which takes precedence. Blank lines, and lines that begin with `#`,
+are skipped. It is read at each attempt to connect, so a changed password needs no restart, and at the start of the broker, which
+is refused if the file cannot be read or has a wrong line. In a file that becomes wrong later, the other lines remain valid.
+
+Invariant: errors name the file and the line, and do not quote it.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from twisted.internet.defer import Deferred, fail
 
 from broker.client import ConnectError, ManagementClient, find_primary
 from broker.core import urls
-from broker.core.urls import Url
+from broker.core.urls import BadUrl, Url
 from broker.options import SettingsError
 
 if TYPE_CHECKING:
@@ -82,12 +85,38 @@ def lines_of(passwords: Path) -> list[str]:
         raise SettingsError(f"--route-passwords {passwords}: is not UTF-8 text") from None
 
 
+def check_passwords(passwords: Path) -> None:
+    """SettingsError if the file of passwords cannot be read, or has a wrong line."""
+    for number, line in enumerate(lines_of(passwords), 1):
+        if reason := _fault(line):
+            raise SettingsError(f"--route-passwords {passwords}:{number}: {reason}")
+
+
 def password_of(url: Url, lines: list[str]) -> str | None:
     """The password of the URL's user by these lines. ConnectError, when it has a user and they have none for it."""
     if not url.user:
         return None
-    found = {who: password for who, _, password in (line.partition(" ") for line in lines) if password}
+    found = {who: password for who, _, password in (line.partition(" ") for line in lines if not _skipped(line)) if password}
     for who in (*(f"{url.user}@{name}" for name in url.names), url.user):
         if who in found:
             return found[who]
     raise ConnectError(f"there is no password for {url.user} in the file of --route-passwords")
+
+
+def _skipped(line: str) -> bool:
+    return not line.strip() or line.startswith("#")
+
+
+def _fault(line: str) -> str:
+    """Why this line gives no user a password; "" if it does. It is not quoted: any part of a wrong line may be the password."""
+    who, _, password = line.partition(" ")
+    user, at, address = who.partition("@")
+    if _skipped(line):
+        return ""
+    if not user or not password:
+        return "a line is USER PASSWORD or USER@HOST:PORT PASSWORD, with one space between"
+    try:
+        right = not at or urls.parse(address).names == (address,)
+    except BadUrl:
+        right = False
+    return "" if right else "after the @ is not HOST:PORT, as in w1:5672 or [::1]:5672"

@@ -9,9 +9,10 @@ from twisted.internet.task import Clock
 
 from broker.client import ConnectError
 from broker.core import urls
-from broker.routes.dialer import Dialer, password_of
+from broker.options import SettingsError
+from broker.routes.dialer import Dialer, check_passwords, password_of
 
-LINES = ["ann secret", "ann@h2:5672 another one", "", "bob"]
+LINES = ["# ours", "ann secret", "ann@h2:5672 another one", "", "bob"]
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,44 @@ def test_a_user_without_a_password_connects_nowhere_and_the_reason_has_no_passwo
     assert failures
     assert "--route-passwords" in failures[0]
     assert "secret" not in failures[0]
+
+
+FORM = "a line is USER PASSWORD or USER@HOST:PORT PASSWORD, with one space between"
+PLACE = "after the @ is not HOST:PORT, as in w1:5672 or [::1]:5672"
+
+
+@pytest.mark.parametrize(
+    "line,reason",
+    [
+        ("ann:secret", FORM),
+        ("ann\tsecret", FORM),
+        ("ann ", FORM),
+        (" ann secret", FORM),
+        ("@h1:5672 secret", FORM),
+        ("ann@h1 secret", PLACE),
+        ("ann@h1:5672,h2:5672 secret", PLACE),
+        ("ann@ssl:h1:5672 secret", PLACE),
+        ("ann@secret@h1:5672 x", PLACE),
+        ("ann@::1 secret", PLACE),
+    ],
+)
+def test_a_line_that_gives_no_user_a_password_is_told_with_its_number_and_without_its_text(
+    tmp_path: Path, line: str, reason: str
+) -> None:
+    """Breaks when it is known only when the route of this user does not connect."""
+    file = tmp_path / "passwords"
+    file.write_text(f"# ours\nbob secret\n{line}\n")
+    with pytest.raises(SettingsError) as raised:
+        check_passwords(file)
+    assert str(raised.value) == f"--route-passwords {file}:3: {reason}"
+
+
+def test_lines_that_give_passwords_comments_and_blank_lines_are_right(tmp_path: Path) -> None:
+    file = tmp_path / "passwords"
+    file.write_text("# ours\n#\n\n  \nann secret\nann@h1:5672 two words\nann@[::1]:5672 x\nJ\u00f6rg x\n")
+    check_passwords(file)
+
+
+def test_a_comment_is_the_password_of_nobody(tmp_path: Path) -> None:
+    with pytest.raises(ConnectError, match="no password for #"):
+        password_of(urls.parse("%23@h1"), LINES)

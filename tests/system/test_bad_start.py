@@ -44,7 +44,10 @@ def within(wrapper: tuple[str, ...], *options: object) -> Ran:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with standalone(tmp_path_factory.mktemp("running")) as broker:
+    folder = tmp_path_factory.mktemp("running")
+    (folder / "passwords").write_text("ann secret\n")
+    (folder / "passwords").chmod(0o644)
+    with standalone(folder / "broker", "--route-passwords", str(folder / "passwords")) as broker:
         broker.create("queue", "kept")
         yield broker
         assert broker.queue("kept")["name"] == "kept"
@@ -120,7 +123,7 @@ def test_a_users_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_a_file_of_passwords_for_routes_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_of_passwords_for_routes_that_is_not_there_or_wrong_is_told(tmp_path: Path) -> None:
     """Breaks when it is known only when the first route fails."""
     file = tmp_path / "passwords"
     said = refusal("--port", 0, "--data-dir", tmp_path / "store", "--route-passwords", file, status=USAGE)
@@ -128,7 +131,14 @@ def test_a_file_of_passwords_for_routes_that_is_not_there_is_told(tmp_path: Path
     file.write_bytes(b"ann \xff\n")
     said = refusal("--port", 0, "--data-dir", tmp_path / "store", "--route-passwords", file, status=USAGE)
     assert said == f"--route-passwords {file}: is not UTF-8 text"
+    file.write_text("ann secret\nbob:secret\n")
+    said = refusal("--port", 0, "--data-dir", tmp_path / "store", "--route-passwords", file, status=USAGE)
+    assert said == (f"--route-passwords {file}:2: a line is USER PASSWORD or USER@HOST:PORT PASSWORD, with one space between")
     assert not (tmp_path / "store").exists()
+
+
+def test_a_file_of_passwords_for_routes_that_others_may_read_is_told(running: BrokerProcess) -> None:
+    assert "/passwords can be read or written by other users, but its passwords are secret: run chmod 600" in running.log()
 
 
 def test_a_place_that_cannot_have_telemetry_is_told(tmp_path: Path) -> None:
