@@ -13,6 +13,7 @@ version is planned only if the log has it; every planned command has a text.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from msgspec import structs
@@ -264,7 +265,7 @@ def plan_exchange(nodes: Nodes, name: str, uuid: str, asked: dict[str, Any]) -> 
 
 def _needs_of_exchange(what: str, arguments: dict[str, Any]) -> int:
     """The machine version that an exchange with these arguments needs; Refused when there is none with them."""
-    _check_known(what, arguments, frozenset({"qpid.replicate", *passage.NAMES}))
+    _check_known(what, arguments, frozenset({"qpid.replicate", *passage.NAMES}), {})
     fault = passage.fault_of(arguments)
     if fault:
         raise Refused(400, f"{what}: {fault}")
@@ -566,14 +567,18 @@ def _version_of(arguments: dict[str, Any]) -> int:
     return max(version, *(since if arguments.get(name) else 1 for name, since in needs.items()))
 
 
-def _check_known(what: str, arguments: dict[str, Any], known: frozenset[str]) -> None:
-    """Arguments with an effect begin with `qpid.` or `x-`; all others are notes of the user who created the object."""
+def _check_known(what: str, arguments: dict[str, Any], known: frozenset[str], instead: Mapping[str, str]) -> None:
+    """Arguments with an effect begin with `qpid.` or `x-`; all others are notes of the user who created the object. `instead`:
+    what to do instead of those of another broker."""
     for key, value in arguments.items():
         if not isinstance(key, str):
             raise Refused(400, f"{what}: the names of arguments must be texts, and {key!r} is not one")
         _check_storable(f"{what}: argument {key!r}", value)
         if key.startswith(("qpid.", "x-")) and key not in known:
-            raise Refused(501, f"{what}: this broker does not have {key!r} (it knows {', '.join(sorted(known))})")
+            near = " or ".join(map(repr, get_close_matches(key.lower(), sorted(known), n=2, cutoff=0.75)))
+            hint = f"{instead[key]}; " if key in instead else f"did you mean {near}? " if near else ""
+            text = f"this broker does not have {key!r} ({hint}docs/reference/queue-arguments.md has all arguments)"
+            raise Refused(501, f"{what}: {text}")
 
 
 def _check_storable(what: str, value: Any) -> None:
@@ -592,7 +597,7 @@ def _check_names(name: str, arguments: dict[str, Any]) -> None:
 
 def _check_arguments(name: str, arguments: dict[str, Any]) -> None:
     shares = {key for key in arguments if isinstance(key, str) and queue_arguments.is_known(key)}
-    _check_known(f"queue {name!r}", arguments, KNOWN_ARGUMENTS | shares)
+    _check_known(f"queue {name!r}", arguments, KNOWN_ARGUMENTS | shares, queue_arguments.INSTEAD)
     try:
         fault = queue_arguments.fault_of(arguments)
     except queue_arguments.Unknown as error:

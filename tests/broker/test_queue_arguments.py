@@ -29,7 +29,7 @@ ROWS = re.findall(
     r"^\| `([\w.-]+)` \| (.*?) \|(?:.*?\|)? `(test_\w+)` \|$", (ROOT / "docs/reference/queue-arguments.md").read_text(), re.M
 )
 ATTRIBUTES = {"autoDelete", "exclusive", "alternateExchange", "durable"}
-REFUSED = [name for name, effect, _ in ROWS if effect.startswith("refused")]
+REFUSED = {name: effect for name, effect, _ in ROWS if effect.startswith("refused")}
 
 
 def nodes() -> Nodes:
@@ -52,9 +52,30 @@ def test_every_row_names_a_test_that_is_there() -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_argument_that_has_no_effect_is_refused(name: str) -> None:
+    """With what the table names instead of it, and no list of all others."""
     with pytest.raises(Refused, match=re.escape(repr(name))) as caught:
         plan_queue(nodes(), "q", "u", {"arguments": {name: 1}})
     assert caught.value.status == 501
+    text = str(caught.value)
+    assert [word for word in re.findall(r"`(.*?)`", REFUSED[name]) if word not in text] == []
+    assert len(text) < 200
+
+
+@pytest.mark.parametrize(
+    "name,hint",
+    [
+        ("qpid.max_cont", "did you mean 'qpid.max_count' or 'qpid.alert_count'? "),
+        ("qpid.Max-Size", "did you mean 'qpid.max_size'? "),
+        ("x-nothing-like-it", ""),
+        ("qpid.LVQ_key", "use 'qpid.last_value_queue_key'; "),
+    ],
+)
+def test_an_unknown_argument_is_refused_with_the_nearest_ones_and_the_page(name: str, hint: str) -> None:
+    with pytest.raises(Refused) as caught:
+        plan_queue(nodes(), "q", "u", {"arguments": {name: 1}})
+    page = "docs/reference/queue-arguments.md"
+    assert str(caught.value) == f"queue 'q': this broker does not have '{name}' ({hint}{page} has all arguments)"
+    assert (ROOT / page).exists()
 
 
 def test_an_attribute_that_has_no_effect_is_refused() -> None:

@@ -126,6 +126,15 @@ _FIRST = {name: names[0] for names in _SYNONYMS for name in names}
 NAMES = frozenset(_TABLE)
 ALTERABLE = frozenset({MAX_COUNT, MAX_BYTES, STOP_COUNT, STOP_BYTES, RESUME_COUNT, RESUME_BYTES, *alerts.NAMES})
 """Arguments that an existing queue may get or lose."""
+INSTEAD = {
+    **dict.fromkeys(("qpid.last_value_queue", "qpid.last_value_queue_no_browse", "qpid.LVQ_key"), f"use {LAST_VALUE_KEY!r}"),
+    "qpid.filter": "set a filter on the link",
+    "qpid.lifetime-policy": "use the attribute 'autoDelete' or the argument 'qpid.auto_delete_timeout'",
+    **dict.fromkeys(
+        ("qpid.paging", "qpid.max_pages_loaded", "qpid.page_factor"), "every queue keeps bodies on disk, within --message-memory"
+    ),
+}
+"""Arguments of qpidd that this module does not have -> what to do instead, for people."""
 REFUSED = frozenset({"no-local"})
 """Arguments of qpidd that have no effect here and do not begin with `qpid.` or `x-`, by which others are known."""
 
