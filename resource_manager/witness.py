@@ -94,7 +94,7 @@ def start(reactor: Any, broker: BrokerSettings, ha: HaSettings) -> Process:
     from ha.service import Process  # this import takes time, and most daemons are not a witness
 
     raise_open_files()
-    process = Process(reactor, broker, ha)
+    process = Process(reactor, broker, ha, place_options=("--witness", "interface= in the file of --witness-config"))
     process.start()
     _log.info("{name}: this process is the witness; {folder} keeps its vote", name=ha.ha_witness, folder=broker.data_dir)
     if broker.exposed and not broker.auth:

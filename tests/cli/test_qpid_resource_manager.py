@@ -44,6 +44,7 @@ def test_a_witness_that_cannot_begin_ends_its_daemon_in_one_line(tmp_path: Path)
         ran = run("qpid-resource-manager", *words, "--witness-dir", str(tmp_path))
     assert ran.status == 1
     assert f"qpid-resource-manager: the witness cannot start: cannot listen on 127.0.0.1:{port}" in ran.err
+    assert "choose another --witness or interface= in the file of --witness-config, or stop what uses it" in ran.err
 
 
 def test_it_watches_logs_and_ends_when_told_to(peers: Any) -> None:
