@@ -82,7 +82,11 @@ class NoPrimary(ConnectError):
     def __init__(self, said: Mapping[str, str], refused: Iterable[str] = ()) -> None:
         self.said = dict(said)
         self.refused = tuple(refused)
-        super().__init__("no primary among " + ", ".join(f"{name} ({text})" for name, text in self.said.items()))
+        alike: dict[str, list[str]] = {}
+        for name, text in self.said.items():
+            alike.setdefault(text, []).append(name)
+        groups = ((" and ".join(filter(None, (", ".join(names[:-1]), names[-1]))), text) for text, names in alike.items())
+        super().__init__("no primary among " + ", ".join(f"{names} ({text})" for names, text in groups))
 
 
 @dataclass(slots=True)

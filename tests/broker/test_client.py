@@ -373,6 +373,20 @@ async def test_without_a_primary_the_error_says_what_each_broker_said(peers: Any
     assert error.value.refused == ()
 
 
+@pytest.mark.parametrize(
+    "said,text",
+    [
+        ({"a:1": "ready"}, "a:1 (ready)"),
+        ({"a:1": "ready", "b:1": "joining"}, "a:1 (ready), b:1 (joining)"),
+        ({"a:1": "why", "b:1": "ready", "c:1": "why"}, "a:1 and c:1 (why), b:1 (ready)"),
+        ({"a:1": "why", "b:1": "why", "c:1": "why"}, "a:1, b:1 and c:1 (why)"),
+    ],
+)
+def test_what_several_brokers_have_said_without_a_primary_stands_there_once(said: dict[str, str], text: str) -> None:
+    """Breaks when an error repeats a long reason for each address."""
+    assert str(NoPrimary(said)) == f"no primary among {text}"
+
+
 @pytest_twisted.ensureDeferred
 async def test_without_a_primary_it_is_known_who_will_refuse_the_next_attempt_too(peers: Any) -> None:
     backup, alone = peers(ha=READY), peers(ha={"status": "standalone"})
