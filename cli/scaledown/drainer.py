@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from typing import Any
+from urllib.parse import quote
 
 from broker.core import urls
 from cli.scaledown.claims import DRAINS, MOMENT, TO, Brokers, Claim
@@ -55,9 +56,9 @@ def name_of(claim: str) -> str:
     return name if len(name) <= 63 else f"{name[:54]}-{hashlib.sha256(claim.encode()).hexdigest()[:8]}"
 
 
-def places(brokers: Brokers, namespace: str, given: Sequence[str]) -> list[str]:
+def places(brokers: Brokers, namespace: str, given: Sequence[str], user: str = "") -> list[str]:
     """The targets of its messages: the controller's option, else the set's annotation, else the set's broker with the
-    lowest ordinal, which is removed last. Unfit if one is no URL or has a password.
+    lowest ordinal, which is removed last; `user` logs in at the set's brokers. Unfit if one is no URL or has a password.
     """
     said = _said(brokers)
     for one in given or said:
@@ -68,7 +69,8 @@ def places(brokers: Brokers, namespace: str, given: Sequence[str]) -> list[str]:
             raise Unfit(f"{where}: {error}") from None
         if password:
             raise Unfit(f"{where} has a password, which everybody who may read pods could see: give --password-file instead")
-    return list(given) or said or [address(brokers, namespace, brokers.wanted.start)]
+    login = f"{quote(user, safe='')}@" if user else ""
+    return list(given) or said or [login + address(brokers, namespace, brokers.wanted.start)]
 
 
 def annotated(brokers: Brokers) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, ensureDeferred, gatherResults, succeed
 from twisted.internet.task import deferLater
 
+from broker.core import urls
 from cli.options import Target
 from cli.scaledown import claims, drainer
 from cli.scaledown.claims import Brokers, Claim, Write
@@ -288,9 +289,10 @@ class Namespace:
 
     async def _drain(self, brokers: Brokers, claim: Claim) -> None:
         try:
-            to = drainer.places(brokers, self._settings.namespace, self._settings.to)
+            user = urls.parse(self._address(brokers, brokers.wanted.start)).user
+            to = drainer.places(brokers, self._settings.namespace, self._settings.to, user)
             pod = drainer.pod(brokers, claim, to, self._words(Do.DRAIN, brokers))
-        except drainer.Unfit as error:
+        except (drainer.Unfit, urls.BadUrl) as error:
             self._failed(claim.name, str(error))
             return
         made = await self._call(claim.name, "create", POD, "", pod)

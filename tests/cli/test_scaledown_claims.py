@@ -270,9 +270,10 @@ def test_each_claim_has_one_name_for_its_drainer_of_at_most_63_characters() -> N
 def test_messages_go_to_the_broker_that_is_the_last_to_go_unless_the_set_or_the_controller_says_where() -> None:
     thing = deepcopy(brokers(ordinals={"start": 5}).thing)
     assert drainer.places(brokers_of(thing), "shop", ()) == ["queues-5.queues.shop:5672"]
+    assert drainer.places(brokers_of(thing), "shop", (), "an n") == ["an%20n@queues-5.queues.shop:5672"]
     thing["metadata"]["annotations"] = {claims.TO: "a:1,b:1  c:1"}
     assert drainer.places(brokers_of(thing), "shop", ()) == ["a:1,b:1", "c:1"]
-    assert drainer.places(brokers_of(thing), "shop", ("x:1",)) == ["x:1"]
+    assert drainer.places(brokers_of(thing), "shop", ("x:1",), "ann") == ["x:1"]
 
 
 @pytest.mark.parametrize(

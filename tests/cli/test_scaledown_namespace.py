@@ -360,25 +360,42 @@ async def test_a_password_in_the_annotation_of_a_set_is_shown_nowhere(server: An
 async def test_a_user_in_the_annotation_of_a_set_has_the_password_of_the_options(server: Any, tmp_path: Path) -> None:
     """Breaks when a password for the targets alone keeps the controller from asking the set's brokers, which have no logins, and
     so from everything."""
-    (tmp_path / "password").write_text("s3cret")
-    (tmp_path / "token").write_text(CONTROLLER)
-    words = ["--namespace", "default", "--api-server", server.url, "--api-token-file", str(tmp_path / "token"), "--once"]
-    words += ["--api-ca-file", str(server.ca)] if isinstance(server, KubeApiServer) else []
-    words += ["--password-file", str(tmp_path / "password"), "--timeout", "1", "--format", "json"]
     scale(server, 2)
     server.make(a_pod(0))
     server.change("statefulsets", NAME, {"metadata": {"annotations": {TO: "drainer@far:5672"}}})
     seen(server)
-    with (tmp_path / "told").open("w") as told:
-        acts = Forked("cli.commands.qpid_scaledown", "qpid-scaledown", words, told.fileno(), told.fileno())
-    try:
-        await until(lambda: DRAINERS[0] in pods(server) or acts.poll() is not None)
-        command = server.get("pods", DRAINERS[0])["spec"]["containers"][0]["command"]
-    finally:
-        acts.kill()
+    command = await drainer_with_a_password(server, tmp_path)
     assert command[3:5] == ["--to", "drainer@far:5672"]
     assert command[command.index("--password-file") + 1] == str(tmp_path / "password")
     assert "cannot be asked" not in (tmp_path / "told").read_text()
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_user_of_the_brokers_logs_in_at_the_one_that_is_the_target_too(server: Any, tmp_path: Path) -> None:
+    """Breaks when each drainer ends at once, because it has a password and its target has no user."""
+    scale(server, 2)
+    command = await drainer_with_a_password(server, tmp_path, "--brokers", "ann@{set}-{ordinal}.queues:5672")
+    assert command[3:5] == ["--to", "ann@queues-0.queues.default:5672"]
+    at = command.index("--password-file")
+    ran = run("qpid-drain", "--store", tmp_path / "none", *command[3:5], *command[at : at + 2])
+    assert "there is no store in" in ran.err, "the options go together"
+
+
+async def drainer_with_a_password(server: Any, folder: Path, *more: str) -> list[str]:
+    """The command of the first drainer of a controller that has a password file and these options."""
+    (folder / "password").write_text("s3cret")
+    (folder / "token").write_text(CONTROLLER)
+    words = ["--namespace", "default", "--api-server", server.url, "--api-token-file", str(folder / "token"), "--once", *more]
+    words += ["--api-ca-file", str(server.ca)] if isinstance(server, KubeApiServer) else []
+    words += ["--password-file", str(folder / "password"), "--timeout", "1", "--format", "json"]
+    with (folder / "told").open("w") as told:
+        acts = Forked("cli.commands.qpid_scaledown", "qpid-scaledown", words, told.fileno(), told.fileno())
+    try:
+        await until(lambda: DRAINERS[0] in pods(server) or acts.poll() is not None)
+        command: list[str] = server.get("pods", DRAINERS[0])["spec"]["containers"][0]["command"]
+    finally:
+        acts.kill()
+    return command
 
 
 @pytest.mark.parametrize(
