@@ -23,6 +23,8 @@ from typing import Any, NoReturn
 import click
 
 _KILO = 1000
+_RULE = 80
+"""The longest line of `=`, unless the headings or the terminal are wider."""
 _STDERR = 2
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -107,8 +109,10 @@ def table(title: str, columns: Sequence[Column], items: Iterable[dict[str, Any]]
         ]
         return ("  " + "  ".join(padded)).rstrip()
 
+    heading = line(headings, False)
+    rule = min(total, max(_RULE, len(heading)) if width is None else width)
     lines = [title] if title else []
-    lines += [line(headings, False), "  " + "=" * (total - 2)]
+    lines += [heading, "  " + "=" * (rule - 2)]
     return "\n".join(lines + [line(row, True) for row in rows])
 
 

@@ -24,6 +24,23 @@ def test_a_table_has_title_headings_a_rule_and_rows() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "before,width,rule",
+    [(10, None, 80), (120, None, 130), (10, 100, 72), (10, 71, None)],
+    ids=["a pipe", "long headings", "a terminal", "a narrow terminal"],
+)
+def test_the_rule_of_a_table_goes_on_behind_the_headings_for_one_screen_only(
+    before: int, width: int | None, rule: int | None
+) -> None:
+    """Breaks when one long reason makes a line of `=` of hundreds of characters. A terminal has a table only if it fits."""
+    reason = "r" * (340 if width is None else 58)
+    lines = table(
+        "", (Column("h" * before, "x", str), Column("reason", "reason")), [{"x": 1, "reason": reason}], width
+    ).splitlines()
+    assert (len(lines[1]) if lines[1].endswith("=") else None) == rule
+    assert lines[-1].endswith(reason)
+
+
 def test_a_table_without_rows_still_shows_its_columns() -> None:
     assert table("Queues", COLUMNS, []).splitlines()[1] == "  queue  dur  msg"
 
