@@ -308,8 +308,10 @@ def _show_change(answer: dict[str, Any], task: Task, flags: dict[str, Any]) -> N
 def _show_routes(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) -> None:
     if not items:
         note(f"{urls.parse(task.dest).names[0]} has no route")
-    for item in items:
-        say(f"{urls.parse(task.dest).names[0]} {item['host']}:{item['port']} {item['exchange']} {_key(item)}")
+    shown = [(f"{item['host']}:{item['port']}", f"{item['exchange']} {_key(item)}") for item in items]
+    for item, (source, rest) in zip(items, shown, strict=True):
+        whole = shown.count((source, rest)) > 1  # then the routes have other users or other addresses behind the first one
+        say(f"{urls.parse(task.dest).names[0]} {item['source'].removeprefix('amqp:') if whole else source} {rest}")
 
 
 def _key(item: dict[str, Any]) -> str:

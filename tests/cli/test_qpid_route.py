@@ -194,6 +194,19 @@ def test_no_password_goes_in_the_clear_to_an_address_that_a_broker_has_told_with
     assert replace(target, url=urls.parse("ann@a:1")).at(*told).url.names == ("b:2",), "as its user has chosen"
 
 
+def test_routes_that_differ_by_the_user_or_another_address_are_listed_with_the_whole_of_their_sources(peers: Any) -> None:
+    """Breaks when the list has equal lines for them, and nobody knows what to delete."""
+    sources = ["amqp:h1:5672,h2:5672", "amqp:ann@h1:5672", "amqp:ssl:h1:5672"]
+    items = [OF_A_QUEUE | {"source": source} for source in sources]
+    broker = peers(items={"route": [*items, OF_AN_EXCHANGE]})
+    assert run("qpid-route", "route", "list", broker.name).out.splitlines() == [
+        f"{broker.name} h1:5672,h2:5672 amq.topic <queue out>",
+        f"{broker.name} ann@h1:5672 amq.topic <queue out>",
+        f"{broker.name} ssl:h1:5672 amq.topic <queue out>",
+        f"{broker.name} h1:5672 amq.topic a.#",
+    ]
+
+
 def test_a_broker_without_routes_says_so_beside_the_list(peers: Any) -> None:
     broker = peers(items={"route": []})
     ran = run("qpid-route", "route", "list", broker.name)
