@@ -17,10 +17,10 @@ be put anywhere at the moment, and expired ones in runs, which leave in their or
 withdrawn (`withdraw`), so that nothing else is done with it until that is committed; a message that cannot be read stays on its
 queue, and is not counted; what is kept or stays holds no group of messages; no message leaves its queue before its copies are
 safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`, and one second tries at most so many of those that are
-kept; while a log has `limits.LETTERS_INFLOW_BYTES` of letters to commit, none is sent and no body is read for one; nor while a
-queue that the next one goes to is being deleted, because it would be lost there, or while a disk is nearly full and takes no more
-letters, or this broker does not have the alternate exchange; on a broker that leaves, a rejected message that cannot go is given
-back, for the drain.
+kept, which are all tried once, by the piece, when the broker begins to leave or serves again (`look_again`); while a log has
+`limits.LETTERS_INFLOW_BYTES` of letters to commit, none is sent and no body is read for one; nor while a queue that the next one
+goes to is being deleted, because it would be lost there, or while a disk is nearly full and takes no more letters, or this broker
+does not have the alternate exchange; on a broker that leaves, a rejected message that cannot go is given back, for the drain.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ class DeadLetters:
         "_more",
         "_origin",
         "_retries",
+        "_round",
         "_schedule",
         "_stands",
         "_told",
@@ -126,6 +127,8 @@ class DeadLetters:
         """Those that have no place to go to, and are tried again."""
         self._kept = KeptLetters()
         """Those that cannot leave until somebody changes something: they are tried again in turn, some at a time."""
+        self._round = 0
+        """How many of those are still to be tried now, one piece after the other, because the broker leaves or serves again."""
         self._retries = False
         """Whether it is scheduled to try those again."""
         self._stands = False
@@ -176,7 +179,11 @@ class DeadLetters:
         return self._more.n_runs > 0
 
     def _refill(self) -> None:
-        """While few are in `waiting`, move expired ones there from the runs behind them."""
+        """While few are in `waiting`, move some there that wait in runs: kept ones whose turn it is, and expired ones."""
+        while self._round > 0 and len(self.waiting) < limits.MAX_TURN_MESSAGES:
+            some = self._kept.take(min(self._round, limits.MAX_TURN_MESSAGES))
+            self._round = self._round - len(some) if some else 0
+            self.waiting.update(some)
         while self.has_more and len(self.waiting) < limits.MAX_TURN_MESSAGES:
             ((first, count),) = self._more.runs(most=1)
             count = min(count, limits.MAX_TURN_MESSAGES)
@@ -185,18 +192,15 @@ class DeadLetters:
 
     def look_again(self) -> None:
         """The broker begins to leave, or serves again: what cannot leave is looked at now."""
-        for reason, first, count in self._kept.take_all():
-            if reason == EXPIRED:
-                self._more.add(first, count)
-            else:
-                self.waiting.update(dict.fromkeys(range(first, first + count), reason))
+        self._round = self._kept.count
         self._refill()
 
     @property
     def owed(self) -> bool:
         """Whether messages wait here that a consumer has rejected, and can leave soon: their outcomes are settled, and nothing in
         the log says so yet."""
-        return not self._blocked and REJECTED in self.waiting.values()
+        waits = REJECTED in self.waiting.values() or (self._round > 0 and bool(self._kept.runs(REJECTED, most=1)))
+        return not self._blocked and waits
 
     def __contains__(self, sequence: int) -> bool:
         """Whether this message is on its way out."""
@@ -215,6 +219,7 @@ class DeadLetters:
         self._heads.clear()
         self._later.clear()
         self._kept = KeptLetters()
+        self._round = 0
         self._told = Held()
         self._retries = self._stands = self._blocked = self._told_of_none = False
         self._schedule.cancel(self._key)

@@ -8,8 +8,6 @@ Invariants: a sequence has one reason; who is taken is not here any more, and ad
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from broker.core.origins import Held
 
 
@@ -33,10 +31,15 @@ class KeptLetters:
         """This one cannot leave."""
         self._by_reason.setdefault(reason, Held()).add(sequence, 1)
 
-    def runs(self, reason: str) -> list[tuple[int, int]]:
-        """Those that were to leave for this reason, as (first, count), ascending."""
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum(held.count for held in self._by_reason.values())
+
+    def runs(self, reason: str, most: int = 1 << 62) -> list[tuple[int, int]]:
+        """The first `most` runs of those that were to leave for this reason, as (first, count), ascending."""
         held = self._by_reason.get(reason)
-        return [] if held is None else held.runs()
+        return [] if held is None else held.runs(most=most)
 
     def forget(self, sequence: int) -> None:
         """This one is to stay on its queue, or leaves in another way."""
@@ -56,13 +59,6 @@ class KeptLetters:
             if len(found) < most:
                 self._after = 0
         return found
-
-    def take_all(self) -> Iterator[tuple[str, int, int]]:
-        """All of them, as (reason, first, count)."""
-        taken, self._by_reason = self._by_reason, {}
-        for reason, held in taken.items():
-            for first, count in held.runs():
-                yield reason, first, count
 
     def _following(self) -> tuple[str, int, int] | None:
         """The run behind the last one taken, of any reason."""

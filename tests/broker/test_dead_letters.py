@@ -9,6 +9,7 @@ import pytest
 from twisted.logger import capturedLogs, eventAsText
 
 from broker.core import limits
+from broker.core.letters import DELIVERY_LIMIT
 from broker.core.nodes import LOCAL
 from broker.core.records import Batch, Kind
 from tests.broker.clients import ADMIN, Bench, Client, bench, creating
@@ -295,6 +296,37 @@ def test_dead_letters_that_are_kept_are_tried_again_some_at_a_time(monkeypatch: 
             left.append(8 - b.depth("q"))
         assert sorted(set(left)) == [0, 3, 6, 8]
         client.request("DELETE", "queue", "q")
+
+
+def test_dead_letters_that_are_kept_are_all_looked_at_again_by_the_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when a broker that begins to leave gives each an entry in memory at once, or says that it owes none of them."""
+    for name, most in (("MAX_TURN_LETTERS", 3), ("MAX_TURN_MESSAGES", 5)):
+        monkeypatch.setattr(limits, name, most)
+    with bench() as b:
+        b.queue("dead")
+        admin = b.client({"qpid.ha-admin": True})
+        assert admin.request("CREATE", "exchange", "dlx", {"exchangeType": "direct"})[0] == 201
+        b.queue("q", alternateExchange="dlx", arguments={"x-delivery-limit": 1})
+        client = b.client()
+        client.auto_accept = False
+        client.send_encoded(client.sender("q"), *(odd(str(n)) for n in range(40)))
+        receiver = client.receiver("q", credit=40)
+        for number, (delivery, _) in enumerate(client.received[receiver.name]):
+            client.give(delivery, proton.Delivery.MODIFIED if number < 10 else proton.Delivery.REJECTED, failed=number < 10)
+        b.settle()
+        terminus = b.broker.queues.at(b.broker.nodes.queues["q"])
+        letters = terminus.letters
+        for place, depths in ((False, (40, 0)), (True, (0, 40))):
+            if place:
+                assert admin.request("CREATE", "binding", "", {"exchange": "dlx", "queue": "dead", "key": ""})[0] == 201
+            assert (letters.waiting, letters.owed) == ({}, False)
+            letters.look_again()
+            assert list(letters.waiting.values()) == 5 * [DELIVERY_LIMIT]
+            assert letters.owed, "there are rejected ones behind these"
+            terminus.dispatch_soon()
+            b.settle()
+            assert (b.depth("q"), b.depth("dead")) == depths
+        assert not letters.owed
 
 
 def test_many_leave_by_turns_of_which_none_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
