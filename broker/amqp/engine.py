@@ -860,6 +860,7 @@ class Engine:
     def _ended(self, link: Link) -> None:
         if isinstance(link, Receiver):
             self.gathering.finished(link)
+            self._asked.pop(link, None)
         self.listener.on_link_closed(self, link)
         link.open = False
         if isinstance(link, Sender):
@@ -893,6 +894,7 @@ class Engine:
                 for txn_id in (*link.posted.values(), link.coming_in):
                     self._lose_post(txn_id)
                 self.gathering.finished(link)
+                self._asked.pop(link, None)
             link.open = False
             if isinstance(link, Sender) and link.unsettled:
                 self._left[link.handle] = link.unsettled

@@ -25,6 +25,9 @@ named more than `limits.NAMED_AT_ONCE` deliveries: a short one may name all of a
 A flow with `echo` asks for the state of a link, or of a session (part 2.7.4). proton does not show this, so the door notes it
 (`asked`, `asked_of`). Nothing is noted for a link on which the client receives, because proton sends no flow for it on request. A
 new entry counts for the allowance, because of the answer; the same request once more does not.
+
+A begin that answers one of this side does not pass, because this side sends none: proton would give one of its sessions another
+channel, and report that once for several such begins, so that `begun` would not be what it has reported.
 """
 
 from __future__ import annotations
@@ -57,6 +60,7 @@ from broker.core.performatives import (
     echo_in,
     fields_of,
     handle_of,
+    is_answer,
     sends,
     uint,
     weigh,
@@ -493,6 +497,8 @@ class Door:
         if code in _COSTLY:
             self._left -= 1
         if code == BEGIN:
+            if is_answer(data, fields, stop):
+                raise Refusal(NOT_ALLOWED, "a begin answers one of this broker, which has sent none")
             self.begun.append(channel)
         if code == ATTACH and not self._looks:
             self._looks = any(data.find(sign, position, stop) >= 0 for sign in bundles.SIGNS)

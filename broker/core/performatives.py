@@ -144,3 +144,10 @@ def sends(data: bytes, position: int, stop: int) -> bool:
     for _ in ("name", "handle"):
         position = skip(data, position, end, 0)
     return not data[position:end].startswith(_TRUE)
+
+
+def is_answer(data: bytes, position: int, stop: int) -> bool:
+    """Whether a begin, whose fields are the list at `position`, names a channel of the other side, as an answer does.
+    See part 2.7.2. Refusal."""
+    _, position, end = fields_of(data, position, stop)
+    return data[position:end][:1] not in (b"", b"\x40")

@@ -171,6 +171,8 @@ def test_a_transfer_goes_through_as_its_bytes_come_and_nothing_else_does() -> No
         (frame(b"\x00\x53\x14\x40" + bytes(20)), "amqp:decode-error"),
         (frame(b"\x00\x53\x12\xc0\xff\x01" + b"x"), "amqp:decode-error"),
         (SECOND_OPEN, "amqp:not-allowed"),
+        (performative(0x11, b"\x60\x00\x00", ZERO, uint(9), uint(9)), "amqp:not-allowed"),
+        (performative(0x11, b"\x60\x00\x00", ZERO, uint(9), uint(9), wide=True), "amqp:not-allowed"),
         (transfer(b"", tag=bytes(600)), "amqp:resource-limit-exceeded"),
         (transfer(b"", tag=bytes(600), extended=bytes(4)), "amqp:resource-limit-exceeded"),
         (performative(0x15, TRUE, ZERO, ZERO, TRUE, text(20_000)), "amqp:resource-limit-exceeded"),

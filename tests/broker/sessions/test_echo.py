@@ -239,6 +239,28 @@ def test_an_ended_session_is_told_nothing_of_and_a_new_one_on_its_channel_is() -
         assert client.hears(SESSION) == [Flow(0)]
 
 
+def test_a_client_cannot_give_a_session_a_second_channel() -> None:
+    """Breaks when proton reports the session once for several such begins: then the channels of later sessions would be those of
+    earlier ones, each more would stay in memory, and an ended session could be asked for."""
+    with bench() as b, caller(b) as client:
+        for channel in (5, 6, 7):
+            client.say(performative(0x11, b"\x60\x00\x00", ZERO, uint(100), uint(100), channel=channel))
+        (condition,) = [fields[0] for _, code, fields in said(client.heard()) if code == 0x18]
+        assert condition.value[0] == "amqp:not-allowed"
+        assert len(client.server.engine._sessions) == 1
+
+
+def test_links_that_came_and_went_are_not_kept_for_an_answer() -> None:
+    """Breaks when a client that reads nothing has each link remembered whose state it has asked for."""
+    with bench() as b, caller(b) as client:
+        b.queue("q")
+        client.server.pauseProducing()
+        for _ in range(20):
+            client.say(attach_to("q") + echo(), performative(0x16, ZERO, TRUE))
+        client.say(attach_to("q", 1) + asks_for(1), END)
+        assert not client.server.engine._asked
+
+
 def test_a_consumer_that_asks_is_answered_at_the_end_of_a_drain_alone() -> None:
     """proton cannot be made to say the state of a sending link, and counting along with it could go wrong."""
     with bench() as b:
