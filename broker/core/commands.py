@@ -68,7 +68,8 @@ may have OWNERS records.
 
 Version 10 brought dynamic routes (broker.core.propagation). A `route-add` of this kind needs version 10: an older primary would
 take it for a route with an empty key. So does a `bind` that replaces the arguments of a binding by others that differ from them
-only in type, such as `true` instead of 1: older releases take them for the same.
+only in type, such as `true` instead of 1: older releases take them for the same; and one that makes a binding again which still
+owes: it owes on, where older releases drop the debt. A `bind` that needs less is applied as they do it.
 
 Invariants: a snapshot writes the text that was read, byte for byte, including fields that this version does not know (only a
 number that was assigned meanwhile is added); a command that this version cannot apply becomes an `UnknownCommand`, never a guess;
@@ -110,7 +111,7 @@ OWNERS_SINCE = 9
 DYNAMIC_SINCE = 10
 """The machine version that brought dynamic routes."""
 EXACT_SINCE = 10
-"""The machine version since which the arguments of a binding are compared exactly."""
+"""The machine version since which a `bind` may compare arguments exactly, and keep a debt: see the module."""
 
 Key = tuple[str, str, str]
 """A binding's identity: exchange, queue and key."""
@@ -642,9 +643,15 @@ def still_owing(bind: Bind) -> Bind:
     return made
 
 
-def same_arguments(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def same_text(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether a log has the same text for both. For Python 1, 1.0 and True are equal; for a headers binding they are not."""
-    return one == other and _to_json(one) == _to_json(other)
+    return _to_json(one) == _to_json(other)
+
+
+def same_arguments(known: dict[str, Any], bind: Bind) -> bool:
+    """Whether a binding that has these arguments stays as it is when it is made again so. A command that every release applies is
+    compared as the first ones do it: otherwise the brokers of a cluster would differ while some of them are upgraded."""
+    return known == bind.arguments and (bind.needs < EXACT_SINCE or same_text(known, bind.arguments))
 
 
 Numbered = TypeVar("Numbered", QueueAdd, StoreAdd, OriginAdd, LinkAdd)

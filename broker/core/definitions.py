@@ -10,7 +10,7 @@ way on every broker.
 Invariants: the cost of a change depends on the size of the change, not on the number of definitions (except the release of a
 drain, which reads all origins); numbers are given in the order of definition and never used twice; a name belongs to at most one
 queue and one exchange; a binding may name a queue or exchange that another log defines; bindings are removed with their queue or
-exchange; a binding that is made again owes what it owed; the version only rises."""
+exchange; a binding that is made again by a command of version 10 owes what it owed; the version only rises."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 from broker.core import limits
 from broker.core.commands import (
+    EXACT_SINCE,
     Alter,
     Bind,
     Command,
@@ -602,9 +603,9 @@ class Definitions:
     def _bind(self, command: Bind) -> tuple[Change, str]:
         key = command.identity
         known = self.bindings.get(key)
-        if known is not None and same_arguments(known.arguments, command.arguments):
+        if known is not None and same_arguments(known.arguments, command):
             return Nothing(command), "this binding exists already"
-        if known is not None and known.owes and not command.owes:
+        if known is not None and known.owes and command.needs >= EXACT_SINCE:
             command = still_owing(command)
         self.bindings[key] = command
         self._at_queue.setdefault(command.queue, {})[key] = None

@@ -35,7 +35,7 @@ from broker.core.commands import (
     QueueDel,
     QueueDelIfEmpty,
     Unbind,
-    same_arguments,
+    same_text,
     unstorable,
 )
 from broker.core.dynamic import LifetimePolicy
@@ -409,7 +409,9 @@ def binding_of(nodes: Nodes, exchange: ExchangeNode, queue: str, key: str, argum
     log, stands = nodes.binding((exchange.uuid, queue, key)) or ("", None)
     owes = exchange.keeps and stands is None
     needs = PASSAGE_SINCE if owes else 1
-    if stands is not None and stands.arguments == arguments and not same_arguments(stands.arguments, arguments):
+    if stands is not None and stands.owes and nodes.version_of(log) >= EXACT_SINCE:
+        needs = EXACT_SINCE
+    if stands is not None and stands.arguments == arguments and not same_text(stands.arguments, arguments):
         needs = EXACT_SINCE
         if needs > nodes.version_of(log):
             has = f"the cluster has version {nodes.version_of(log)} until every broker is upgraded"

@@ -173,14 +173,24 @@ def test_a_new_binding_is_owed_the_last_message_until_it_is_said_to_be_paid() ->
 def test_a_binding_that_is_made_again_with_other_arguments_owes_what_it_owed() -> None:
     """Breaks when a queue never gets the last message, because its binding was made again before that was given."""
     both = two(**{INITIAL_VALUE: 1})
+    both.apply(CLUSTER, {"op": "machine-version", "needs": 10})
     for arguments in ({}, {"x": 1}):
         both.plan(plan_binding(both.nodes, "e", "q", "#", arguments))
     (owed,) = both.nodes.owed()
-    assert (owed.arguments, owed.owes, owed.needs) == ({"x": 1}, True, 8)
+    assert (owed.arguments, owed.owes, owed.needs) == ({"x": 1}, True, 10)
     assert decode(owed.text) == owed, "a snapshot says it too"
     change, _ = both.states[CLUSTER].definitions.apply(ValueGiven(exchange="x-e", queue="u-q", key="#"))
     assert isinstance(change, Paid)
     assert (change.binding.arguments, change.binding.owes, both.nodes.owed()) == ({"x": 1}, False, [])
+
+
+def test_a_binding_that_an_older_primary_makes_again_owes_nothing_on_any_broker() -> None:
+    """Breaks when the brokers of a cluster differ while they are upgraded, because only the newer ones keep the debt."""
+    both = two(**{INITIAL_VALUE: 1})
+    for arguments in ({}, {"x": 1}):
+        both.plan(plan_binding(both.nodes, "e", "q", "#", arguments))
+    (made,) = both.nodes.bindings_of("u-q")
+    assert (made.arguments, made.owes, made.needs) == ({"x": 1}, False, 1)
 
 
 def test_an_exchange_that_does_not_keep_owes_nothing() -> None:
