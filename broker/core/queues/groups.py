@@ -22,7 +22,7 @@ Source: qpidd's MessageGroupManager.cpp, which has only the shared kind; the oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -205,9 +205,15 @@ class Groups(Fifo):
         there are outdated, they go: their consumer may not ask for a long time, while messages expire."""
         heads = self._heads if owner is None else self._own.setdefault(owner, [])
         heappush(heads, (sequence, group))
-        if len(heads) > 2 * len(self._offered) + _MIN_REBUILD:
-            heads[:] = [(first, each) for each, (first, whose) in self._offered.items() if whose == owner]
+        names = self._offered if owner is None else self._names_of_heap(owner)
+        if len(heads) > 2 * len(names) + _MIN_REBUILD:
+            offered = ((each, self._offered.get(each)) for each in names)
+            heads[:] = [(entry[0], each) for each, entry in offered if entry is not None and entry[1] == owner]
             heapify(heads)
+
+    def _names_of_heap(self, owner: object) -> Collection[str]:
+        """Groups among which are all that this owner's heap may have."""
+        return self._offered
 
     def _next(self, consumer: object) -> tuple[int, str]:
         """The oldest message that this consumer may have, and its group; -1 when none is known."""

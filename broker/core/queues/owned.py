@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from hashlib import blake2b
 from heapq import heappop
 from itertools import chain, islice
@@ -225,6 +225,10 @@ class Owned(groups.Groups):
             self._idle[group] = None
         else:
             self._idle.pop(group, None)
+
+    def _names_of_heap(self, owner: Any) -> Collection[str]:
+        """Its own: it may be away, and others have any number."""
+        return self._groups[owner][1]
 
     def _top(self, heads: list[tuple[int, str]], owner: object) -> tuple[int, str]:
         while heads:

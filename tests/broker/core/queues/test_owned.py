@@ -261,6 +261,32 @@ def test_what_expires_while_its_owner_asks_for_nothing_leaves_nothing_behind() -
     assert (q.get(B), q.take(A)) == ([303], [302, 304])
 
 
+def test_what_expires_while_its_owner_is_away_costs_no_more_because_others_have_many_groups() -> None:
+    """Breaks when the heap of each owner that is away may have as many entries as the queue has groups."""
+    q, names = Queue(), "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
+    q.put(names)
+    assert sum(len(q.get(C, 300)) for _ in range(9)) == 300
+    q.put("x")
+    assert q.get(A) == [301]
+    q.order.remove(1, 301)
+    q.put(names)
+    for _ in range(9):
+        q.order.search_on()
+        assert q.take(B) == []
+    q.order.left(A)
+    for _ in range(100):
+        first = q.lane.next_seq
+        q.put("xxx")
+        q.order.search_on()
+        assert q.take(B) == []
+        q.order.claim(first, 3)
+        q.order.remove(first, 3)
+        assert len(q.order._own[A]) <= 66
+    q.put("x")
+    q.order.search_on()
+    assert q.take(A) == [q.lane.next_seq - 1]
+
+
 def test_a_group_that_is_asked_for_by_an_owner_that_leaves_becomes_free_behind_its_record() -> None:
     q = Queue()
     q.put("x")
