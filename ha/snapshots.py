@@ -340,12 +340,12 @@ class Snapshots:
             self._journal.leave(self.take_received())
 
     def give_up_receiving(self) -> None:
-        """The log no longer needs a snapshot: drop the received part. If the sender continues, the transfer begins again."""
+        """The log no longer needs a snapshot: drop the received part, with chunks that still wait. If the sender continues, the
+        transfer begins again."""
 
         def abort() -> None:
             receiver, self._receiver = self._receiver, None
             if receiver is not None:
                 receiver.abort()
 
-        if self._receiver is not None:
-            self._line.addCallback(lambda _: self._in_thread(abort))
+        self._line.addCallback(lambda _: None if self._receiver is None else self._in_thread(abort))

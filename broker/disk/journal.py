@@ -209,7 +209,7 @@ class Journal:
             self._resetting -= 1
             if done is not None:
                 done()
-            if not self._resetting:
+            if not self._resetting and not self._closing.is_set():
                 calls, self._when_dropped = self._when_dropped, []
                 for call in calls:
                     call()
@@ -224,7 +224,8 @@ class Journal:
 
     def when_dropped(self, call: Callable[[], None]) -> None:
         """Call when no log is being dropped any more, in the reactor thread: only then may a `Receiver` finish. The files of its
-        checkpoint would be deleted with the old log, and the checkpoint may have the name of the one that replaces the log."""
+        checkpoint would be deleted with the old log, and the checkpoint may have the name of the one that replaces the log.
+        There is no call if the journal closes first."""
         if self.resetting:
             self._when_dropped.append(call)
         else:

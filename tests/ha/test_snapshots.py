@@ -234,6 +234,24 @@ def test_a_snapshot_that_comes_while_one_replaces_the_log_waits_until_the_old_lo
     machine.close()
 
 
+def test_a_chunk_that_waits_while_a_log_is_dropped_and_is_not_needed_then_leaves_nothing(tmp_path: Path) -> None:
+    """Breaks when what waits is not known to be given up: its file would stay open, and on the disk."""
+    machine, _, _ = behind_a_checkpoint(tmp_path)
+    slow = machine.disks["c"] = SlowWriter()
+    back = machine.start("c", connect=False)
+    slow.gate.clear()
+    machine.connect("c", "a")
+    machine.run_until(lambda: back.log.journal.resetting)
+    snapshots, kept = back.log._snapshots, list[Checkpoint | None]()
+    chunk = SnapshotChunk(2, 1_000, 1, back.log.replica.members, 0, 5, 50)
+    snapshots.store(chunk, b"USC1.", "b").addCallback(kept.append)
+    snapshots.give_up_receiving()
+    slow.gate.set()
+    machine.run_until(lambda: kept == [None] and snapshots._receiver is None and not back.log.journal.resetting)
+    assert not list(snapshots._folder.glob("received*"))
+    machine.close()
+
+
 def test_no_checkpoint_begins_between_a_snapshot_s_receipt_and_the_end_of_the_old_log(tmp_path: Path) -> None:
     """The old segments stand beside the received files and may have the same numbers: a checkpoint would list the wrong ones."""
     cluster = Machine(tmp_path, checkpoint_bytes=128 * 1024)

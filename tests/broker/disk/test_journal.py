@@ -476,6 +476,23 @@ def test_a_reset_drops_the_log_and_goes_on_after_the_checkpoint(tmp_path: Path) 
     log.close()
 
 
+def test_who_waits_for_the_end_of_a_reset_is_called_once_and_not_when_the_journal_closes(tmp_path: Path) -> None:
+    """Breaks when a chunk of a snapshot that has waited is written into the folder of a store that is closed."""
+    log, calls = opened(tmp_path), list[str]()
+    log.store(batches(1, 3))
+    log.journal.reset(500, 1)
+    log.journal.when_dropped(lambda: calls.append("waits"))
+    assert calls == []
+    log.reactor.until(lambda: not log.journal.resetting)
+    log.journal.when_dropped(lambda: calls.append("at once"))
+    assert calls == ["waits", "at once"]
+    log.journal.reset(600, 1)
+    log.journal.when_dropped(lambda: calls.append("too late"))
+    log.close()
+    assert calls == ["waits", "at once"]
+    assert not log.journal.resetting
+
+
 def test_a_reset_that_is_interrupted_after_the_old_log_is_gone_is_no_loss(tmp_path: Path) -> None:
     # Without its note, the next start would find a log without segments and take the store for a blank one.
     class NoNewSegments(GatedDisk):
