@@ -215,8 +215,9 @@ class Due:
     def fit(self, messages: Messages, lots: list[Lot], *, browse: bool) -> list[Lot]:
         """Those of these messages that may be delivered now. The others stay acquired, if they were, without a consumer."""
         limit, order, given = self._queue.node.delivery_limit, messages.order, lots
+        failed: list[int] = []
+        expired: list[int] = []
         if limit and order.has_counts and not self._queue.leaves:
-            failed: list[int] = []
 
             def has_failed(sequence: int) -> bool:
                 if order.lane_of(sequence).delivery_count(sequence) < limit:
@@ -225,8 +226,6 @@ class Due:
                 return True
 
             lots = without(lots, has_failed)
-            if failed and not browse:  # the limit is a new one, and a consumer had them when it was set
-                self._letters.add([each for each in failed if each not in self._letters], DELIVERY_LIMIT)
         delays, expiries = messages.delays, messages.expiries
         if delays is not None and delays.waiting:
             lots = without(lots, delays.is_waiting)
@@ -236,7 +235,6 @@ class Due:
             and any(expiries.any_of(lot.first_seq, lot.n_messages) for lot in lots)
         ):
             now_ms = self._queue.ledger.now_ms
-            expired: list[int] = []
             times = expiries.at
 
             def has_expired(sequence: int) -> bool:
@@ -246,8 +244,10 @@ class Due:
                 return True
 
             lots = without(lots, has_expired)
-            if not browse:
-                self._leave(messages, [each for each in expired if expiries.claim(each)])
         if lots is not given and not browse:
-            order.set_aside(removed(given, lots), given=False)
+            order.set_aside(removed(given, lots), given=False)  # before they are dead letters, which are set aside as given
+            if failed:  # the limit is a new one, and a consumer had them when it was set
+                self._letters.add([each for each in failed if each not in self._letters], DELIVERY_LIMIT)
+            if expired and expiries is not None:
+                self._leave(messages, [each for each in expired if expiries.claim(each)])
         return lots

@@ -8,7 +8,9 @@ import proton
 import pytest
 
 from broker.core import limits
+from broker.sessions import due
 from tests.broker.clients import REJECTED, Bench, Client, bench, condition, statuses
+from tests.broker.test_dead_letters import letters_of
 from tests.broker.test_deferring import DELAY, TIME, defer
 
 SHARED = {"qpid.group_header_key": "g", "qpid.shared_msg_group": 1}
@@ -197,6 +199,26 @@ def test_a_message_that_waits_for_its_time_does_not_bind_its_group_to_a_consumer
         client.send(producer, "a2", **said)
         second = client.receiver("q")
         assert client.bodies(second) == ["a1", "a2"]
+
+
+def test_an_expired_message_that_cannot_leave_binds_its_group_to_no_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is nearly full, and so many expired messages wait that a dispatch is the first to meet the next one."""
+    monkeypatch.setattr(due, "MOST", 1)
+    with bench() as b:
+        letters_of(b, arguments=EXCLUSIVE)
+        client = manual(b)
+        producer = client.sender("q")
+        client.send(producer, "z1", group_id="z", ttl=1)
+        client.send(producer, "a1", group_id="a", ttl=2)
+        b.lead.ledger.on_storage_low("the disk is nearly full", 0)
+        b.pass_time(3)
+        first = client.receiver("q", credit=0)
+        first.drain(9)
+        b.settle()
+        assert (client.bodies(first), first.credit) == ([], 0)
+        b.lead.ledger.on_storage_low("")
+        client.send(producer, "a2", group_id="a")
+        assert client.bodies(client.receiver("q")) == ["a2"]
 
 
 @pytest.mark.parametrize("attached", [True, False])
