@@ -103,7 +103,7 @@ MAX_TRANSACTION_BYTES = 16 * MIB
 TRANSACTIONS_BYTES = 64 * MIB
 """Bytes that the messages of all open transactions of a broker take in its memory."""
 
-TRANSACTION_MESSAGE_BYTES = 112
+TRANSACTION_MESSAGE_BYTES = 144
 """Bytes that each of them takes besides its own."""
 
 CREDIT_WINDOW = 1000

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import tracemalloc
+from typing import Any, cast
 
 import proton
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from broker.amqp.data import Condition
 from broker.core import limits
 from broker.core.records import Batch
-from broker.core.transactions import DECLARED, LOCAL_TRANSACTIONS, TRANSACTIONAL
+from broker.core.transactions import DECLARED, LOCAL_TRANSACTIONS, TRANSACTIONAL, Budget
 from broker.sessions.pending import DEQUEUE_DELAY_S
+from broker.sessions.transactions import Poster, Transaction
 from tests.broker.clients import Bench, Client
 
 A, R = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
@@ -580,6 +582,19 @@ def test_bytes_of_a_transaction_and_of_all_of_them_are_bounded(bench: Bench, mon
     one.discharge(txn_id)
     (fits,) = other.post(other.client.sender("orders"), other.declare(), bytes(2500))
     assert fits.remote_state == TRANSACTIONAL
+
+
+def test_a_small_message_of_an_open_transaction_takes_no_more_memory_than_it_counts_with() -> None:
+    """Each comes at another time, which is kept with it."""
+    budget, nobody, count = Budget(), cast("Poster", None), 10_000
+    tracemalloc.start()
+    try:
+        one = Transaction(b"", nobody, budget)
+        for each in range(count):
+            assert one.post(nobody, [b"%04d" % each], 10**12 + each)
+        assert budget.nbytes / 2 < tracemalloc.get_traced_memory()[0] <= budget.nbytes
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_connection_has_a_bounded_number_of_transactions(bench: Bench) -> None:
