@@ -542,9 +542,7 @@ class IncomingPeer:
 
     def lost(self) -> None:
         """The connection ended; the member may have opened another one since."""
-        if self.peers.incoming.get(self.peer) is self:
-            del self.peers.incoming[self.peer]
-            self.peers.drop_stranger(self.peer)
+        self.peers.lost(self)
 
 
 class Peers:
@@ -591,6 +589,9 @@ class Peers:
         """Called when a member reports that this broker is no longer a member, with the index of the log."""
         self.scratch = Scratch()
         self.incoming: dict[str, IncomingPeer] = {}
+        """The newest connection of each member to this broker."""
+        self._accepted: dict[IncomingPeer, None] = {}
+        """All of them: a member that reaches this broker by two names, or that has lost a connection, has several for a while."""
         self._cluster_id = cluster_id
         self._members = members
         self._versions = versions
@@ -673,8 +674,8 @@ class Peers:
 
     def tell_removed(self, members: Membership) -> None:
         """End the connections of brokers that are not members: they connect again, and are told so."""
-        for address, incoming in list(self.incoming.items()):
-            if address not in members.addresses:
+        for incoming in list(self._accepted):
+            if incoming.peer not in members.addresses:
                 incoming.connection.drop()
 
     def reach(self, address: str, within_s: float) -> Deferred[str]:
@@ -693,15 +694,26 @@ class Peers:
         look()
         return reached
 
+    def lost(self, incoming: IncomingPeer) -> None:
+        """A connection of a member has ended: an earlier one may still be there."""
+        self._accepted.pop(incoming, None)
+        address = incoming.peer
+        if self.incoming.get(address) is incoming:
+            left = next((each for each in reversed(self._accepted) if each.peer == address), None)
+            if left is not None:
+                self.incoming[address] = left
+            else:
+                del self.incoming[address]
+                self.drop_stranger(address)
+
     def drop_stranger(self, address: str) -> None:
         """The broker's link to us has ended. If it is not a member, our link to it is no longer needed."""
         if address in self._links and address not in self._members().addresses:
             self._links.pop(address).stop()
 
     def close(self, peer: str, reason: str) -> None:
-        """Drop both connections with a member that sent an invalid message."""
-        incoming = self.incoming.get(peer)
-        if incoming is not None:
+        """Drop the connections with a member that sent an invalid message."""
+        for incoming in [each for each in self._accepted if each.peer == peer]:
             _log.error("link from {peer} dropped: {reason}", peer=peer, reason=reason)
             incoming.connection.drop()
         link = self._links.get(peer)
@@ -755,6 +767,7 @@ class Peers:
         connection.idle_timeout_s = self.silence_s
         peer = IncomingPeer(self, connection, value)
         self.incoming[value] = peer
+        self._accepted[peer] = None
         # If that primary joined while this broker was away, this broker may not know it, but must answer to learn of it.
         self._link_to(value).hurry()
         return peer
@@ -775,7 +788,7 @@ class Peers:
         now = self._awake.seconds()
         for link in list(self._links.values()):
             link.tick(now)
-        for peer in list(self.incoming.values()):
+        for peer in list(self._accepted):
             peer.beat(now)
 
 

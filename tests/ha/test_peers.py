@@ -91,6 +91,25 @@ def test_where_no_login_is_demanded_members_are_taken_as_before() -> None:
         made.stop()
 
 
+def test_a_member_keeps_its_connection_while_another_one_of_it_comes_and_goes() -> None:
+    """It reaches this broker by an alias, too, and refuses that link. Breaks when the good one gets no heartbeats any more."""
+    with bench() as b:
+        made = peers(b, "")
+        first = b.client({PEER_PROPERTY: OTHER})
+        good = made.incoming[OTHER]
+        second = b.client({PEER_PROPERTY: OTHER})
+        assert made.incoming[OTHER] is not good
+        second.lose()
+        assert made.incoming == {OTHER: good}
+        third = b.client({PEER_PROPERTY: OTHER})
+        for _ in range(3):
+            pass_time(b, made, 2)
+            b.settle()
+        assert (first.lost, third.lost) == (True, True), "all that are silent end"
+        assert made.incoming == {}
+        made.stop()
+
+
 def test_a_member_that_takes_the_connection_and_says_nothing_is_tried_again() -> None:
     """Its host went away in the middle of the login. The link to it stood still for ever, and it stayed `joining` when it was
     back."""
