@@ -513,6 +513,11 @@ class Checks:
         logs = _broker_of(ledger).logs
         served = logs.serving
         method(ledger, state, epoch, primary)
+        reference = self._reference(ledger)
+        if reference is not None and not ledger.serving:
+            # Its consumers have nothing any more. Whoever gets one of their messages in its next term is known when it is sent.
+            me = _name_of(ledger, reference)
+            self._given_to = {place: link for place, link in self._given_to.items() if place[0] != me}
         if logs.serving and not served:
             self.lifetimes.begins(logs)
 
