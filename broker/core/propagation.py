@@ -126,14 +126,11 @@ class Propagation:
         if not isinstance(items, list) or not (after is None or isinstance(after, list)):
             raise ValueError("the source does not say which bindings it has")
         for item in items:
-            match item:
-                case {"exchange": str(exchange), "queue": str(queue), "key": str(key), "arguments": dict(arguments)}:
-                    if (exchange, queue) == mine:
-                        self._has[key] = _text(arguments)
-                    elif (exchange, queue) > mine:
-                        return None
-                case _:
-                    raise ValueError("the source does not say which bindings it has")
+            exchange, queue, key, arguments = _binding(item)
+            if (exchange, queue) > mine:
+                return None
+            if (exchange, queue) == mine:
+                self._has[key] = _text(arguments)
         return after
 
     def read_again(self) -> None:
@@ -252,6 +249,15 @@ class Propagation:
         key, why = next(iter(missing.items()))
         others = f" (and {len(missing) - 1} others)" if len(missing) > 1 else ""
         return f"binding {self.interest.shown(key)!r} of {self._name!r}: {why}{others}"
+
+
+def _binding(item: object) -> tuple[str, str, str, dict[Any, Any]]:
+    """Exchange, queue, key and arguments of a binding of the source. ValueError."""
+    match item:
+        case {"exchange": str(exchange), "queue": str(queue), "key": str(key), "arguments": dict(arguments)}:
+            return exchange, queue, key, arguments
+        case _:
+            raise ValueError("the source does not say which bindings it has")
 
 
 def _text(arguments: dict[Any, Any]) -> str:
