@@ -198,15 +198,21 @@ def test_a_checkpoint_found_damaged_after_its_transfer_was_cut_short_is_not_repl
     machine.close()
 
 
-def test_a_snapshot_that_comes_while_one_replaces_the_log_waits_until_the_old_log_is_dropped(tmp_path: Path) -> None:
-    """Breaks when the second one, of the same batch from another primary, takes the name of the first one's checkpoint, and its
-    files are deleted with the old log: the next start would find it without them, and give up the whole log."""
+def dropping_its_log(tmp_path: Path) -> tuple[Machine, SlowWriter, Broker]:
+    """A broker that has received a snapshot, and whose writer drops the old log as soon as the gate is set."""
     machine, _, _ = behind_a_checkpoint(tmp_path)
     slow = machine.disks["c"] = SlowWriter()
     back = machine.start("c", connect=False)
     slow.gate.clear()
     machine.connect("c", "a")
     machine.run_until(lambda: back.log.journal.resetting)
+    return machine, slow, back
+
+
+def test_a_snapshot_that_comes_while_one_replaces_the_log_waits_until_the_old_log_is_dropped(tmp_path: Path) -> None:
+    """Breaks when the second one, of the same batch from another primary, takes the name of the first one's checkpoint, and its
+    files are deleted with the old log: the next start would find it without them, and give up the whole log."""
+    machine, slow, back = dropping_its_log(tmp_path)
     first = back.log.journal.checkpoint
     assert first is not None
     (tmp_path / "other").mkdir()
@@ -236,12 +242,7 @@ def test_a_snapshot_that_comes_while_one_replaces_the_log_waits_until_the_old_lo
 
 def test_a_chunk_that_waits_while_a_log_is_dropped_and_is_not_needed_then_leaves_nothing(tmp_path: Path) -> None:
     """Breaks when what waits is not known to be given up: its file would stay open, and on the disk."""
-    machine, _, _ = behind_a_checkpoint(tmp_path)
-    slow = machine.disks["c"] = SlowWriter()
-    back = machine.start("c", connect=False)
-    slow.gate.clear()
-    machine.connect("c", "a")
-    machine.run_until(lambda: back.log.journal.resetting)
+    machine, slow, back = dropping_its_log(tmp_path)
     snapshots, kept = back.log._snapshots, list[Checkpoint | None]()
     chunk = SnapshotChunk(2, 1_000, 1, back.log.replica.members, 0, 5, 50)
     snapshots.store(chunk, b"USC1.", "b").addCallback(kept.append)
