@@ -23,6 +23,7 @@ from typing import Any
 
 from broker.core.sasl_client import MECHANISMS
 from broker.core.urls import Url
+from broker.secret_files import warnings
 
 MAX_FILE_BYTES = 1024 * 1024
 MAX_PASSWORD_BYTES = 4096
@@ -52,6 +53,8 @@ class Option:
     aliases: tuple[str, ...] = ()
     short: str = ""
     secret: bool = False
+    hides: str = ""
+    """What is secret in the file that it names: "its password is"; "" if nothing is."""
 
     @property
     def field(self) -> str:
@@ -107,21 +110,31 @@ def gather(
     command_line: Mapping[str, str | None],
     environ: Mapping[str, str],
     foreign: Foreign = NOTHING_FOREIGN,
+    note: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """The value of each option by its field name.
 
     `command_line` maps field names to the texts given there (None: not given), `config` among them if it was. SettingsError when
-    a text cannot be read, the file has a key that no option has, or the file itself cannot be read.
+    a text cannot be read, the file has a key that no option has, or the file itself cannot be read. `note` gets a line for each
+    file with a secret that others may read.
     """
     table = tuple(options)
     from_environ = _from_environ((*table, CONFIG), environ)
     config = _given(CONFIG, command_line) or from_environ.get(CONFIG.name)
     from_file = dict(_from_file(_read(CONFIG, config), table, foreign)) if config is not None else {}
     values: dict[str, Any] = {}
+    private: dict[Path, str] = {}
     for option in table:
-        given = [_given(option, command_line), from_environ.get(option.name), from_file.get(option.name)]
-        read = [_read(option, one) for one in given if one is not None]
+        in_file = from_file.get(option.name)
+        given = [one for one in (_given(option, command_line), from_environ.get(option.name), in_file) if one is not None]
+        read = [_read(option, one) for one in given]
         values[option.field] = read[0] if read else option.default
+        if read and option.hides:
+            private[Path(given[0].text)] = option.hides
+        if config is not None and in_file is not None and _is_secret(option, read[-1]):
+            private[_read(CONFIG, config)] = "its password is"
+    for line in warnings(private.items()):
+        note(line)
     return values
 
 
@@ -241,13 +254,17 @@ def _read(option: Option, given: _Given) -> Any:
         value = option.parse(given.text)
     except ValueError as error:
         raise SettingsError(f"{given.origin}: {'the value cannot be used' if option.secret else error}") from None
-    if given.seen and (option.secret or (isinstance(value, Url) and value.password)):
+    if given.seen and _is_secret(option, value):
         raise SettingsError(
             f"{given.origin}: other users of this machine can see a password on a command line: give it in "
             f"{option.environment[0]}, "
             "in the file that --config names, or in a file of its own"
         )
     return value
+
+
+def _is_secret(option: Option, value: Any) -> bool:
+    return option.secret or (isinstance(value, Url) and bool(value.password))
 
 
 # ---- parsers: a text in, a value out, or a ValueError that says what would do
@@ -378,7 +395,12 @@ SASL_MECHANISM = Option(
 """For the logins of commands and daemons."""
 
 PASSWORD_FILE = Option(
-    "password-file", password_file, None, "FILE", "File whose first line is the password of the user in the URL."
+    "password-file",
+    password_file,
+    None,
+    "FILE",
+    "File whose first line is the password of the user in the URL.",
+    hides="its password is",
 )
 
 

@@ -291,7 +291,14 @@ OPTIONS = (
         "URL",
         "At SIGTERM, move all messages to this broker or cluster, and end when none is left (drain).",
     ),
-    Option("drain-password-file", password_file, None, "FILE", "File whose first line is the password of --drain-to's user."),
+    Option(
+        "drain-password-file",
+        password_file,
+        None,
+        "FILE",
+        "File whose first line is the password of --drain-to's user.",
+        hides="its password is",
+    ),
     Option(
         "drain-deadline",
         seconds(0.1, 604_800),

@@ -117,6 +117,13 @@ class TlsFiles:
         return cls(certificate, key, password, authorities, revoked, further)
 
     @property
+    def private(self) -> tuple[tuple[Path, str], ...]:
+        """Those with a secret, and what is secret in them (`broker.secret_files`)."""
+        key = self.key or self.certificate
+        keys = ((path, "its key is") for path in (key, *self.further) if path is not None)
+        return (*keys, *(((self.password, "its password is"),) if self.password is not None else ()))
+
+    @property
     def all(self) -> tuple[Path, ...]:
         """Those that there are."""
         named = (self.certificate, self.key, self.password, self.authorities, self.revoked)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,14 +74,6 @@ def change(path: Path, edit: Callable[[str], str]) -> None:
         raise BadUsersFile(str(error).partition("; what the disk")[0]) from None
     finally:
         os.close(folder)
-
-
-def seen_by_others(path: Path) -> bool:
-    """Whether users of this machine other than the owner of this file may read or write it."""
-    try:
-        return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
-    except OSError:
-        return False
 
 
 class Accounts:

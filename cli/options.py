@@ -19,7 +19,9 @@ from broker.core import urls
 from broker.core.sasl import PLAIN
 from broker.core.urls import Address, Url
 from broker.options import PASSWORD_FILE, SASL_MECHANISM, Option, SettingsError, gather, seconds, shown_name, with_password
+from broker.secret_files import warnings
 from broker.tls_files import FILES, NO_TLS, TlsFiles
+from cli.output import warn
 
 if TYPE_CHECKING:
     from broker.net.credentials import Credentials
@@ -144,7 +146,7 @@ def target(
             "name that with --password-file"
         )
     try:
-        values = gather(CONNECTION, given, os.environ)
+        values = gather(CONNECTION, given, os.environ, note=_warn_once)
     except SettingsError as error:
         why = str(error).removeprefix("--broker: ")
         if name == "broker" or why == str(error):
@@ -154,7 +156,16 @@ def target(
     if not url.user and any(_parsed(each).user for urls_of in beside.values() for each in urls_of):
         values |= {"password_file": None, "sasl_mechanism": ""}
     url = with_password(url, values["password_file"], name, beside)
-    return Target(url, values["timeout"], values["sasl_mechanism"], admin, TlsFiles.from_values(values))
+    files = TlsFiles.from_values(values)
+    for line in warnings(files.private):
+        _warn_once(line)
+    return Target(url, values["timeout"], values["sasl_mechanism"], admin, files)
+
+
+@cache
+def _warn_once(line: str) -> None:
+    """A command that lasts reads its options for each broker."""
+    warn(line)
 
 
 def _parsed(url: str) -> Url:

@@ -46,12 +46,13 @@ from broker.net.listener import CannotListen, ConnectionFactory, Handshakes, lis
 from broker.net.reactor import on_hangup
 from broker.options import SettingsError
 from broker.routes.dialer import Dialer, check_passwords
+from broker.secret_files import warning
 from broker.service import Broker
 from broker.sessions.authentication import Authentication
 from broker.settings import BrokerSettings
 from broker.telemetry import TelemetryWriter
 from broker.telemetry_files import must_take_files
-from broker.users_file import Accounts, BadUsersFile, seen_by_others
+from broker.users_file import Accounts, BadUsersFile
 from ha.cluster_member import ClusterMember, Links
 from ha.core.membership import Membership
 from ha.core.settings import ReplicaSettings
@@ -235,7 +236,10 @@ class Process:
             return None
         from broker.net.credentials import Credentials  # this import takes time
 
-        return Credentials(files, demands=self.settings.ssl_require_client_authentication, wall=self.host.wall)
+        found = Credentials(files, demands=self.settings.ssl_require_client_authentication, wall=self.host.wall)
+        for path, what in files.private:
+            self._warn_if_seen(path, what)
+        return found
 
     def _authentication(self) -> Authentication:
         """How clients log in. CannotStart if the users' file or the keys for tokens cannot be read."""
@@ -287,9 +291,8 @@ class Process:
         return users
 
     def _warn_if_seen(self, path: Path, what: str) -> None:
-        if seen_by_others(path):
-            text = "{path} can be read or written by other users, but {what} secret: run chmod 600"
-            _log.warn(text, path=path, what=what)
+        if text := warning(path, what):
+            _log.warn("{text}", text=text)
 
     def _in_thread(self, work: Callable[[], Any]) -> Deferred[Any]:
         return deferToThreadPool(self.reactor, self.reactor.getThreadPool(), work)

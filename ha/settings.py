@@ -169,7 +169,14 @@ OPTIONS = (
         "Password of --ha-username. Allowed in the --config file or the environment, not on the command line.",
         secret=True,
     ),
-    Option("ha-password-file", password_file, None, "FILE", "File whose first line is the password of --ha-username."),
+    Option(
+        "ha-password-file",
+        password_file,
+        None,
+        "FILE",
+        "File whose first line is the password of --ha-username.",
+        hides="its password is",
+    ),
     Option(
         "ha-mechanism",
         one_of(*MECHANISMS),
@@ -325,9 +332,10 @@ def read(
     note: Callable[[str], None] = lambda line: None,
 ) -> tuple[BrokerSettings, HaSettings]:
     """All settings of a broker: `command_line` as `broker.options.gather` takes it; `environ` is the process's environment by
-    default. `note` gets a line for each option of Apache Qpid's qpidd in the file that has no effect here."""
+    default. `note` gets a line for each option of Apache Qpid's qpidd in the file that has no effect here, and for each
+    file with a password that others may read."""
     table, given = (*broker_settings.OPTIONS, *OPTIONS), os.environ if environ is None else environ
-    values = gather(table, command_line, given, Foreign(qpidd_options.WITHOUT_EFFECT, qpidd_options.INSTEAD, note))
+    values = gather(table, command_line, given, Foreign(qpidd_options.WITHOUT_EFFECT, qpidd_options.INSTEAD, note), note)
     broker, ha = BrokerSettings.from_values(values), HaSettings.from_values(values)
     if broker.auth and ha.ha_cluster and not ha.ha_username and not ha.by_certificate:
         raise SettingsError(

@@ -32,6 +32,7 @@ from broker.options import (
     text,
     with_password,
 )
+from broker.secret_files import warnings
 from broker.tls_files import FILES, NO_TLS, TlsFiles
 from ha.settings import member_name
 from resource_manager import arbiters
@@ -192,9 +193,15 @@ class ManagerSettings:
         return ArbiterSettings(self.cluster_name, self.arbiter_options)
 
 
-def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | None = None) -> ManagerSettings:
-    """The settings from the command line, the environment and the file of `--config`. SettingsError says what is wrong."""
-    values = gather(OPTIONS, command_line, os.environ if environ is None else environ)
+def read(
+    command_line: Mapping[str, str | None],
+    environ: Mapping[str, str] | None = None,
+    note: Callable[[str], None] = lambda line: None,
+) -> ManagerSettings:
+    """The settings from the command line, the environment and the file of `--config`. SettingsError says what is wrong. `note`
+    gets a line for each file with a secret that others may read.
+    """
+    values = gather(OPTIONS, command_line, os.environ if environ is None else environ, note=note)
     url, priorities = values["brokers"], values["priority"] or {}
     if url is None:
         raise SettingsError("--brokers URL is needed: the addresses of all brokers, as in amqp:host1:5672,host2:5672,host3:5672")
@@ -207,6 +214,9 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
             "a broker would count as failed between two questions"
         )
     _check_witness(values, url)
+    tls = TlsFiles.from_values(values)
+    for line in warnings(tls.private):
+        note(line)
     return ManagerSettings(
         brokers=with_password(url, values["password_file"], "brokers"),
         arbiter=values["arbiter"],
@@ -224,7 +234,7 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
         telemetry_max_size=values["telemetry_max_size"],
         mechanism=values["sasl_mechanism"],
         cluster_name=values["cluster_name"],
-        tls=TlsFiles.from_values(values),
+        tls=tls,
         arbiter_options=values["arbiter_option"] or {},
         arbiter_patience_s=values["arbiter_patience"],
         witness=values["witness"],

@@ -42,6 +42,7 @@ class Issued:
         certificate.write_bytes(self.certificate.public_bytes(Encoding.PEM))
         cipher = BestAvailableEncryption(password) if password is not None else NoEncryption()
         key.write_bytes(self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, cipher))
+        key.chmod(0o600)
         return certificate, key
 
 

@@ -21,6 +21,7 @@ from broker.net import reactor as monotonic
 from broker.options import CONFIG
 from cli import endings
 from cli.options import version_option
+from cli.output import warn
 
 if TYPE_CHECKING:
     from broker.log_levels import LogLevels
@@ -65,7 +66,7 @@ def command(**options: Any) -> None:
     for name, joined in _REPEATED.items():
         field = name.replace("-", "_")
         options[field] = joined(options[field]) or None
-    settings = read(options)
+    settings = read(options, note=warn)
     if settings.telemetry_dir is not None:
         must_take_files(settings.telemetry_dir)
     reactor: Any = monotonic.install()

@@ -38,6 +38,7 @@ from broker.options import (
     with_password,
     yes_no,
 )
+from broker.secret_files import warnings
 from broker.tls_files import FILES, TlsFiles
 from cli import endings, options
 from cli.output import figures, note, show_json, warn, window
@@ -120,12 +121,14 @@ class Settings:
 
 def read(command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> Settings:
     """The settings from the command line, the environment and the file of `--config`. SettingsError says what is wrong."""
-    values = gather(OPTIONS, command_line, environ)
+    values = gather(OPTIONS, command_line, environ, note=warn)
     url: Url | None = values["brokers"]
     if url is None:
         raise SettingsError("--brokers URL is needed: the addresses of all brokers, as in amqp:host1:5672,host2:5672,host3:5672")
     url = with_password(url, values["password_file"], "brokers")
     files = TlsFiles.from_values(values)
+    for line in warnings(files.private):
+        warn(line)
     if any(address.transport == urls.SSL for address in url.addresses):
         from broker.net.credentials import Credentials  # this import takes time
 

@@ -67,7 +67,14 @@ OPTIONS = (
     Option("prefix", _prefix, "/understudy", "PATH", "What the keys begin with; the cluster's name follows."),
     *TIMES,
     Option("user", text, "", "NAME", "etcd user, with password-file."),
-    Option("password-file", file, None, "FILE", "File whose first line is the user's password; read at each login."),
+    Option(
+        "password-file",
+        file,
+        None,
+        "FILE",
+        "File whose first line is the user's password; read at each login.",
+        hides="its password is",
+    ),
     *tls_files("etcd"),
 )
 """The options of `--arbiter-option` with `--arbiter etcd`."""

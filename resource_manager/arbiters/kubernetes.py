@@ -78,7 +78,14 @@ OPTIONS = (
     Option("server", server, None, "URL", "The API server, as https://host:6443. Default: that of the pod's own cluster."),
     Option("namespace", object_name, None, "NAME", "Where Lease and pods are. Default: the pod's own."),
     Option("lease", object_name, None, "NAME", "The Lease. Default: understudy- and the cluster's name."),
-    Option("token-file", file, None, "FILE", "File with the bearer token; read for each call. Default: the pod's own."),
+    Option(
+        "token-file",
+        file,
+        None,
+        "FILE",
+        "File with the bearer token; read for each call. Default: the pod's own.",
+        hides="its token is",
+    ),
     Option("pods", _selector, None, "LABEL=VALUE,...", "Which pods are the brokers'. Without it no pod is labelled."),
     Option(
         "pod-names",

@@ -9,7 +9,12 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from twisted.logger import Logger
+
 from broker.options import Option, file, number, seconds
+from broker.secret_files import warnings
+
+_log = Logger(namespace="resource_manager")
 
 SECRETS = ("password", "secret", "token")
 """Parts of names whose values must not be on a command line, because other users of the machine can see it."""
@@ -47,6 +52,11 @@ def read(table: Iterable[Option], given: Mapping[str, str], arbiter: str) -> dic
             values[option.field] = option.parse(given[name]) if name in given else option.default
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
+    private = [(values[option.field], option.hides) for option in options.values() if option.hides and values[option.field]]
+    if values.get("certificate") and not values.get("key"):
+        private.append((values["certificate"], "its key is"))
+    for line in warnings(private):
+        _log.warn("{line}", line=line)
     return values
 
 
@@ -73,5 +83,5 @@ def tls_files(store: str) -> tuple[Option, ...]:
     return (
         Option("ca-file", file, None, "FILE", f"Authorities that signed the certificates of {store}, in PEM form."),
         Option("certificate", file, None, "FILE", f"Certificate to show to {store}, in PEM form, above those between."),
-        Option("key", file, None, "FILE", "Its private key. Default: it is in the same file."),
+        Option("key", file, None, "FILE", "Its private key. Default: it is in the same file.", hides="its key is"),
     )

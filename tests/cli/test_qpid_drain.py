@@ -48,6 +48,7 @@ def test_what_makes_no_sense_is_refused_before_a_broker_is_asked(words: list[str
 
 def test_a_password_needs_a_user_in_one_of_the_urls(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("pencil\n")
+    (tmp_path / "password").chmod(0o600)
     login = ["--password-file", tmp_path / "password"]
     for words, names in (
         (["--from", "a:1", "--to", "b:1"], "--from or --to"),
@@ -63,6 +64,7 @@ def test_a_password_needs_a_user_in_one_of_the_urls(tmp_path: Path) -> None:
 def test_a_login_of_another_broker_alone_is_tried_at_none_of_them(tmp_path: Path) -> None:
     """As in a drain of a store into a broker without logins, for a controller that logs in at others."""
     (tmp_path / "password").write_text("pencil\n")
+    (tmp_path / "password").chmod(0o600)
     login = ["--password-file", tmp_path / "password", "--login-for", "ann@c:1"]
     found = run("qpid-drain", "--store", tmp_path / "none", "--to", "a:1", *login)
     assert (found.status, found.err) == (1, f"qpid-drain: there is no store in {tmp_path / 'none'}\n")

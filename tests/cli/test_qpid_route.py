@@ -52,6 +52,7 @@ def test_what_has_no_meaning_here_is_refused_before_a_broker_is_asked(words: lis
 
 def test_a_password_for_dest_is_told_where_it_goes(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("pencil\n")
+    (tmp_path / "password").chmod(0o600)
     ran = run("qpid-route", "--password-file", tmp_path / "password", "route", "list", "h")
     assert (ran.status, ran.err) == (
         2,

@@ -56,6 +56,7 @@ def test_without_a_folder_for_temporary_files_it_does_not_end_as_if_a_message_we
 def test_a_password_is_taken_from_a_file_and_is_not_shown_in_an_error(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("secret\n")
+    file.chmod(0o600)
     ran = run("qpid-verify", "-b", "amqp:me@127.0.0.1:1", "--password-file", file, "--timeout", "0.1")
     assert ran.status == 3
     assert "secret" not in ran.out + ran.err

@@ -384,6 +384,7 @@ async def test_the_user_of_the_brokers_logs_in_at_the_one_that_is_the_target_too
 async def drainer_with_a_password(server: Any, folder: Path, *more: str) -> list[str]:
     """The command of the first drainer of a controller that has a password file and these options."""
     (folder / "password").write_text("s3cret")
+    (folder / "password").chmod(0o600)
     (folder / "token").write_text(CONTROLLER)
     words = ["--namespace", "default", "--api-server", server.url, "--api-token-file", str(folder / "token"), "--once", *more]
     words += ["--api-ca-file", str(server.ca)] if isinstance(server, KubeApiServer) else []

@@ -331,6 +331,7 @@ def test_a_drain_by_login_and_over_tls_is_cancelled_without_naming_its_target(tm
     """And a store that no broker has is drained by login. Breaks when a source that serves nobody waits for the right --to."""
     ports, password = free_ports(4), tmp_path / "password"
     password.write_text("pencil\n")
+    password.chmod(0o600)
     keys = {mechanism: users.derive(mechanism, "pencil", b"salt" * 4) for mechanism in users.HASHES}
     (tmp_path / "users").write_text(f"{users.line_of('ann', keys)}\n")
     (tmp_path / "rules").write_text("acl allow ann@QPID all\nacl deny all access method schemaclass=drain\nacl allow all all\n")
@@ -375,6 +376,7 @@ def test_a_broker_without_logins_is_drained_into_one_with_logins_and_back(tmp_pa
     """Breaks when the login of one broker is asked of the other one, which does not know it."""
     password = tmp_path / "password"
     password.write_text("pencil\n")
+    password.chmod(0o600)
     keys = {mechanism: users.derive(mechanism, "pencil", b"salt" * 4) for mechanism in users.HASHES}
     (tmp_path / "users").write_text(f"{users.line_of('ann', keys)}\n")
     login = ("--password-file", str(password), "--sasl-mechanism", "SCRAM-SHA-256")

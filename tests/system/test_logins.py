@@ -152,6 +152,7 @@ def test_the_clients_of_qpid_verify_log_in_by_what_proton_itself_has_not(
     secure, certificate, key, trusted = certified
     password = tmp_path / "password"
     password.write_text(PASSWORD)
+    password.chmod(0o600)
     by_password = ["--password-file", password]
     words: tuple[object, ...] = {
         "SCRAM-SHA-256 in the clear": (f"ann@{broker.address}", *by_password, "--sasl-mechanism", "SCRAM-SHA-256"),
@@ -187,6 +188,7 @@ def test_qpid_verify_says_why_it_is_not_let_in(
 ) -> None:
     password = tmp_path / "password"
     password.write_text("wrong")
+    password.chmod(0o600)
     known = {"secure": certified[0], "port": certified[0].rpartition(":")[2], "trusted": certified[3]}
     by_password = ["--password-file", password] if "@" in words[0] else []
     ran = verify(*(word.format(**known) for word in words), *by_password, "--timeout", "1")
@@ -253,6 +255,7 @@ def test_azure_s_client_sends_batches_and_receives_and_settles(programs: Path, t
         eventually(broker.log, lambda log: "Listening for SSL" in log, "a broker on port 5671")
         issued = tmp_path / "token"
         issued.write_text(token("RS256", exp=time.time() + 600))
+        issued.chmod(0o600)
 
         def config(*words: str) -> str:
             login = ["-b", f"ann@{broker.address}", "--password-file", issued, "--sasl-mechanism", "PLAIN"]
@@ -292,6 +295,7 @@ def test_a_certificate_is_a_login(broker: BrokerProcess, certified: list[str], t
 def test_the_users_are_read_again_at_a_hangup_unless_they_have_become_wrong(broker: BrokerProcess, tmp_path: Path) -> None:
     file, password = broker.store.parent / "users", tmp_path / "password"
     password.write_text("other\n")
+    password.chmod(0o600)
     keys = {mechanism: users.derive(mechanism, "other", b"salt" * 4) for mechanism in users.HASHES}
 
     def hang_up_until(said: str) -> None:
@@ -323,6 +327,7 @@ def test_our_commands_log_in_by_each_mechanism(broker: BrokerProcess, mechanism:
     """Without a mechanism named, by the best that there is."""
     file = tmp_path / "password"
     file.write_text(f"{PASSWORD}\n")
+    file.chmod(0o600)
     named = ["--sasl-mechanism", mechanism] if mechanism else []
     ran = run("qpid-stat", "-c", "-b", f"ann@{broker.address}", "--password-file", file, *named)
     assert ran.status == 0, ran.err
@@ -330,6 +335,7 @@ def test_our_commands_log_in_by_each_mechanism(broker: BrokerProcess, mechanism:
     assert used in ran.out
     assert ("anonymous" if mechanism == "ANONYMOUS" else "ann@QPID") in ran.out
     file.write_text("wrong\n")
+    file.chmod(0o600)
     ran = run("qpid-stat", "-c", "-b", f"ann@{broker.address}", "--password-file", file, *named)
     assert (ran.status, "the broker does not let this login in" in ran.err) == (
         (0, False) if mechanism == "ANONYMOUS" else (3, True)
@@ -340,6 +346,7 @@ def test_our_commands_show_a_token_as_a_password(broker: BrokerProcess, tmp_path
     file = tmp_path / "token"
     words = ["-b", f"ann@{broker.address}", "--password-file", file, "--sasl-mechanism", "PLAIN"]
     file.write_text(token("RS256", exp=time.time() + 600))
+    file.chmod(0o600)
     ran = run("qpid-stat", "-c", *words)
     assert (ran.status, "ann@QPID" in ran.out) == (0, True), ran.err
     file.write_text(token("RS256", exp=time.time() - 600))
@@ -351,6 +358,7 @@ def test_a_cluster_s_brokers_log_in_to_each_other_and_nobody_else_replicates(tmp
     """Its resource manager logs in too, and promotes the next primary. The tests ask as nobody, which this cluster allows."""
     file, password = tmp_path / "users", tmp_path / "password"
     password.write_text(f"{PASSWORD}\n")
+    password.chmod(0o600)
     for name in ("brokers", "manager"):
         keys = {mechanism: users.derive(mechanism, PASSWORD, name.encode() * 4) for mechanism in users.HASHES}
         users_file.change(file, partial(users.with_line, name=name, line=users.line_of(name, keys)))

@@ -44,6 +44,7 @@ def test_the_rights_for_a_drain_are_enough_to_check_it_do_it_and_cancel_it(tmp_p
     reads = ["access query", "access queue", "consume queue"]
     writes = ["access query", "create queue", "create exchange", "bind exchange", "publish exchange", "access exchange"]
     (tmp_path / "password").write_text("pencil\n")
+    (tmp_path / "password").chmod(0o600)
     login = ("--password-file", tmp_path / "password")
     with (
         guarded(tmp_path / "old", [*reads, *methods("drain", at_source)]) as old,
@@ -61,6 +62,7 @@ def test_the_rights_for_routes_are_enough_for_each_command(tmp_path: Path) -> No
     _, *queries = words("routes.md", "In `east`, the user who manages", "`access method`")
     _, *names = words("routes.md", "In `east`, the user who manages", ".\n")[len(queries) + 1 :]
     (tmp_path / "password").write_text("pencil\n")
+    (tmp_path / "password").chmod(0o600)
     rights = [*(f"access query schemaclass={name}" for name in queries), *methods("route", names)]
     with standalone(tmp_path / "west") as west, guarded(tmp_path / "east", rights) as east:
         west.create("queue", "out")

@@ -156,6 +156,7 @@ def test_stores_are_drained_and_given_back_between_brokers_with_logins_and_broke
     stores, replicas, ports = tmp_path / "stores", tmp_path / "replicas", free_ports(2)
     stores.mkdir()
     (tmp_path / "password").write_text("pencil\n")
+    (tmp_path / "password").chmod(0o600)
     keys = {mechanism: users.derive(mechanism, "pencil", b"salt" * 4) for mechanism in users.HASHES}
     (tmp_path / "users").write_text(f"{users.line_of('ann', keys)}\n")
     secured = ["--users", str(tmp_path / "users")]
@@ -201,6 +202,8 @@ def test_a_broker_that_does_not_let_the_controller_in_is_not_taken_for_one_that_
     stores.mkdir()
     (tmp_path / "right").write_text("pencil\n")
     (tmp_path / "wrong").write_text("pen\n")
+    for name in ("right", "wrong"):
+        (tmp_path / name).chmod(0o600)
     own_ca = authority().write(tmp_path)
     (tmp_path / "other").mkdir()
     trusted = Authority("Another one").write(tmp_path / "other")
