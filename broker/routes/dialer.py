@@ -4,7 +4,8 @@ user.
 Passwords are in a file of this broker (`--route-passwords`), not in a route or in the log. The file has lines of the form `USER
 PASSWORD`, or `USER@HOST:PORT PASSWORD` for one source only, which takes precedence. Blank lines, and lines that begin with `#`,
 are skipped. It is read at each attempt to connect, so a changed password needs no restart, and at the start of the broker, which
-is refused if the file cannot be read or has a wrong line. In a file that becomes wrong later, the other lines remain valid.
+is refused if the file cannot be read or has a wrong line, or two lines for the same user. In a file that becomes wrong later, the
+other lines remain valid.
 
 Invariant: errors name the file and the line, and do not quote it.
 """
@@ -78,17 +79,29 @@ def lines_of(passwords: Path) -> list[str]:
     """The lines of the file of passwords. SettingsError if it cannot be read. The text has nothing of its content."""
     try:
         with passwords.open("rb") as file:
-            return file.read(MAX_FILE_BYTES).decode().splitlines()
+            content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise SettingsError(f"--route-passwords {passwords}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise SettingsError(f"--route-passwords {passwords}: is not UTF-8 text") from None
+    if len(content) > MAX_FILE_BYTES:
+        number = content.count(b"\n", 0, MAX_FILE_BYTES) + 1
+        reason = f"here the file has more than {MAX_FILE_BYTES} bytes, which is too many: give a shorter one"
+        raise SettingsError(f"--route-passwords {passwords}:{number}: {reason}")
+    try:
+        return content.decode().splitlines()
+    except UnicodeDecodeError as error:
+        number = content.count(b"\n", 0, error.start) + 1
+        raise SettingsError(f"--route-passwords {passwords}:{number}: is not UTF-8 text") from None
 
 
 def check_passwords(passwords: Path) -> None:
     """SettingsError if the file of passwords cannot be read, or has a wrong line."""
+    numbers: dict[str, int] = {}
     for number, line in enumerate(lines_of(passwords), 1):
-        if reason := _fault(line):
+        reason = _fault(line)
+        if not reason and not _skipped(line):
+            first = numbers.setdefault(line.partition(" ")[0], number)
+            reason = "" if first == number else f"is for the same user as line {first}: keep one of them"
+        if reason:
             raise SettingsError(f"--route-passwords {passwords}:{number}: {reason}")
 
 
@@ -96,10 +109,16 @@ def password_of(url: Url, lines: list[str]) -> str | None:
     """The password of the URL's user by these lines. ConnectError, when it has a user and they have none for it."""
     if not url.user:
         return None
-    found = {who: password for who, _, password in (line.partition(" ") for line in lines if not _skipped(line)) if password}
+    found: dict[str, set[str]] = {}
+    for who, _, password in (line.partition(" ") for line in lines if not _skipped(line)):
+        if password:
+            found.setdefault(who, set()).add(password)
     for who in (*(f"{url.user}@{name}" for name in url.names), url.user):
-        if who in found:
-            return found[who]
+        match list(found.get(who, ())):
+            case [password]:
+                return password
+            case [_, *_]:
+                raise ConnectError(f"the file of --route-passwords has several passwords for {who}: keep one of them")
     raise ConnectError(f"there is no password for {url.user} in the file of --route-passwords")
 
 

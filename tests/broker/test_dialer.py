@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from broker.client import ConnectError
 from broker.core import urls
 from broker.options import SettingsError
-from broker.routes.dialer import Dialer, check_passwords, password_of
+from broker.routes.dialer import MAX_FILE_BYTES, Dialer, check_passwords, password_of
 
 LINES = ["# ours", "ann secret", "ann@h2:5672 another one", "", "bob"]
 
@@ -64,6 +64,36 @@ def test_a_line_that_gives_no_user_a_password_is_told_with_its_number_and_withou
     with pytest.raises(SettingsError) as raised:
         check_passwords(file)
     assert str(raised.value) == f"--route-passwords {file}:3: {reason}"
+
+
+def test_two_lines_for_one_user_are_refused(tmp_path: Path) -> None:
+    """Breaks when the last of them counts, silently."""
+    file = tmp_path / "passwords"
+    file.write_text("ann secret\nann@h1:5672 secret\n# ann other\nann other\n")
+    with pytest.raises(SettingsError) as raised:
+        check_passwords(file)
+    assert str(raised.value) == f"--route-passwords {file}:4: is for the same user as line 1: keep one of them"
+    lines = file.read_text().splitlines()
+    assert password_of(urls.parse("ann@h1"), lines) == "secret", "the other lines remain valid"
+    with pytest.raises(ConnectError, match=r"^the file of --route-passwords has several passwords for ann: keep one of them$"):
+        password_of(urls.parse("ann@h2"), lines)
+
+
+def test_a_file_that_is_too_long_is_refused_and_not_cut(tmp_path: Path) -> None:
+    """Breaks when users behind the first mebibyte have no password, or the user there a part of it."""
+    file = tmp_path / "passwords"
+    lines = b"# 4567\n" * (MAX_FILE_BYTES // 7) + b"ann s\n"
+    file.write_bytes(b"#" * MAX_FILE_BYTES)
+    check_passwords(file)
+    file.write_bytes(lines)
+    with pytest.raises(SettingsError) as raised:
+        check_passwords(file)
+    said = f"--route-passwords {file}:149797: here the file has more than 1048576 bytes, which is too many: give a shorter one"
+    assert str(raised.value) == said
+    failures: list[str] = []
+    dialed = Dialer(Clock(), file)("amqp:ann@h1:5672", "")
+    dialed.addErrback(lambda failure: failures.append(str(failure.trap(ConnectError) and failure.value)))
+    assert failures == [said]
 
 
 def test_lines_that_give_passwords_comments_and_blank_lines_are_right(tmp_path: Path) -> None:

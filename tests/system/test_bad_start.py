@@ -130,7 +130,7 @@ def test_a_file_of_passwords_for_routes_that_is_not_there_or_wrong_is_told(tmp_p
     assert said == f"--route-passwords {file}: cannot be read: No such file or directory"
     file.write_bytes(b"ann \xff\n")
     said = refusal("--port", 0, "--data-dir", tmp_path / "store", "--route-passwords", file, status=USAGE)
-    assert said == f"--route-passwords {file}: is not UTF-8 text"
+    assert said == f"--route-passwords {file}:1: is not UTF-8 text"
     file.write_text("ann secret\nbob:secret\n")
     said = refusal("--port", 0, "--data-dir", tmp_path / "store", "--route-passwords", file, status=USAGE)
     assert said == (f"--route-passwords {file}:2: a line is USER PASSWORD or USER@HOST:PORT PASSWORD, with one space between")
