@@ -8,7 +8,8 @@ acknowledged, are refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -308,10 +309,26 @@ def _show_change(answer: dict[str, Any], task: Task, flags: dict[str, Any]) -> N
 def _show_routes(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) -> None:
     if not items:
         note(f"{urls.parse(task.dest).names[0]} has no route")
-    shown = [(f"{item['host']}:{item['port']}", f"{item['exchange']} {_key(item)}") for item in items]
-    for item, (source, rest) in zip(items, shown, strict=True):
-        whole = shown.count((source, rest)) > 1  # then the routes have other users or other addresses behind the first one
-        say(f"{urls.parse(task.dest).names[0]} {item['source'].removeprefix('amqp:') if whole else source} {rest}")
+    dest, rest = urls.parse(task.dest).names[0], [f"{item['exchange']} {_key(item)}" for item in items]
+    lines = [f"{dest} {_place(item)} {end}" for item, end in zip(items, rest, strict=True)]
+    whole = [f"{dest} {_whole(item)} {end}" for item, end in zip(items, rest, strict=True)]
+    for line in _told_apart(lines, whole):
+        say(line)
+
+
+def _place(item: dict[str, Any]) -> str:
+    return f"{item['host']}:{item['port']}"
+
+
+def _whole(item: dict[str, Any]) -> str:
+    """The source's URL, as the commands that delete the route need it."""
+    return str(item["source"]).removeprefix("amqp:")
+
+
+def _told_apart(lines: Sequence[str], whole: Sequence[str]) -> list[str]:
+    """The lines; instead of equal ones those of `whole`, because their routes differ by the user or by a further address."""
+    often = Counter(lines)
+    return [other if often[line] > 1 else line for line, other in zip(lines, whole, strict=True)]
 
 
 def _key(item: dict[str, Any]) -> str:
@@ -331,9 +348,13 @@ def _show_links(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) 
         return
     click.echo("\nHost            Port    Transport Durable  State             Last Error")
     click.echo("=" * 77)
-    for item in links.values():
-        fields = {name: item[name] for name in ("host", "port", "transport", "state")}
-        say(_LINK_LINE.format(**fields, durable="Y", error=item["lastError"]).rstrip())
+    hosts = [str(item["host"]) for item in links.values()]
+    places = [f"{_place(item)} {item['transport']}" for item in links.values()]
+    often = Counter(places)
+    for item, place, host in zip(links.values(), places, hosts, strict=True):
+        fields = {name: item[name] for name in ("port", "transport", "state")}
+        shown = _whole(item) if often[place] > 1 else host
+        say(_LINK_LINE.format(**fields, host=shown, durable="Y", error=item["lastError"]).rstrip())
 
 
 def _show_map(found: dict[str, Any], task: Task, flags: dict[str, Any]) -> None:
@@ -343,26 +364,31 @@ def _show_map(found: dict[str, Any], task: Task, flags: dict[str, Any]) -> None:
     _show_dynamic([item for item in found["routes"] if item["kind"] == "dynamic"])
     click.echo("Static Routes:")
     static = [item for item in found["routes"] if item["kind"] != "dynamic"]
-    for item in static:
-        left, there = f"{item['broker']}(ex={item['exchange']})", f"{item['host']}:{item['port']}"
-        if item["kind"] == "queue":
-            say(f"   {left} <= {there}(queue={item['key']})")
-        else:
-            say(f"   {left} <= {there}(ex={item['exchange']}) key={item['key']}")
+    for line in _told_apart([_static(item, _place(item)) for item in static], [_static(item, _whole(item)) for item in static]):
+        say(line)
     if not static:
         click.echo("   none found")
     click.echo()
+
+
+def _static(item: dict[str, Any], source: str) -> str:
+    end = f"(queue={item['key']})" if item["kind"] == "queue" else f"(ex={item['exchange']}) key={item['key']}"
+    return f"   {item['broker']}(ex={item['exchange']}) <= {source}{end}"
 
 
 def _show_dynamic(routes: list[dict[str, Any]]) -> None:
     """Print the dynamic routes by exchange. Two routes between the same brokers in both directions are one line."""
     click.echo("\nDynamic Routes:\n" if routes else "\nDynamic Routes:\n   none found\n")
     for exchange in dict.fromkeys(item["exchange"] for item in routes):
-        pairs = [(f"{item['host']}:{item['port']}", str(item["broker"])) for item in routes if item["exchange"] == exchange]
+        here = [item for item in routes if item["exchange"] == exchange]
+        pairs = [(_place(item), str(item["broker"])) for item in here]
+        often = Counter(pairs)
         say(f"  Exchange {exchange}:")
-        for number, (source, dest) in enumerate(pairs):
-            if (dest, source) not in pairs[:number]:
-                say(f"    {source} {'<=>' if (dest, source) in pairs else ' =>'} {dest}")
+        for number, (item, (source, dest)) in enumerate(zip(here, pairs, strict=True)):
+            if not often[source, dest] == often[dest, source] == 1:
+                say(f"    {_whole(item) if often[source, dest] > 1 else source}  => {dest}")
+            elif (dest, source) not in pairs[:number]:
+                say(f"    {source} <=> {dest}")
         click.echo()
 
 

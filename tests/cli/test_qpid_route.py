@@ -11,6 +11,7 @@ import pytest
 
 from broker.core import urls
 from broker.options import SettingsError
+from cli.commands.qpid_route import _show_dynamic
 from cli.options import Target
 from tests.cli.running import run
 from tests.system.harness import free_ports
@@ -206,6 +207,41 @@ def test_routes_that_differ_by_the_user_or_another_address_are_listed_with_the_w
         f"{broker.name} ssl:h1:5672 amq.topic <queue out>",
         f"{broker.name} h1:5672 amq.topic a.#",
     ]
+
+
+def test_links_that_differ_by_the_user_or_another_address_are_listed_with_the_whole_of_their_sources(peers: Any) -> None:
+    """Breaks when two lines are equal but for the error, and nobody knows whose login fails."""
+    broker = peers(items={"route": [OF_A_QUEUE, OF_AN_EXCHANGE | {"source": "amqp:ann@h1:5672"}, ELSEWHERE]})
+    assert run("qpid-route", "link", "list", broker.name).out.splitlines()[3:] == [
+        "h1:5672,h2:5672 5672    tcp          Y     Operational",
+        "ann@h1:5672     5672    tcp          Y     Waiting           h1:5672: refused",
+        "h3              5671    ssl          Y     Operational",
+    ]
+
+
+def test_a_map_tells_routes_apart_that_differ_by_the_user(peers: Any) -> None:
+    far = peers(items={"route": []})
+    at = {"source": f"amqp:{far.name}", "host": far.host, "port": far.port}
+    anns = at | {"source": f"amqp:ann@{far.name}"}
+    near = peers(items={"route": [each | who for each in (OF_A_QUEUE, FOLLOWING) for who in (at, anns)]})
+    assert run("qpid-route", "route", "map", near.name).out.splitlines()[4:] == [
+        *("", "Dynamic Routes:", "", "  Exchange amq.topic:"),
+        *(f"    {far.name}  => {near.name}", f"    ann@{far.name}  => {near.name}", "", "Static Routes:"),
+        f"   {near.name}(ex=amq.topic) <= {far.name}(queue=out)",
+        f"   {near.name}(ex=amq.topic) <= ann@{far.name}(queue=out)",
+        "",
+    ]
+
+
+def test_a_map_has_one_line_for_both_directions_if_there_is_one_route_in_each(capsys: pytest.CaptureFixture[str]) -> None:
+    def route(source: str, dest: str) -> dict[str, Any]:
+        host, _, port = source.rpartition("@")[2].partition(":")
+        return FOLLOWING | {"source": f"amqp:{source}", "host": host, "port": int(port), "broker": dest}
+
+    _show_dynamic([route("a:1", "b:2"), route("b:2", "a:1")])
+    assert capsys.readouterr().out.splitlines()[4:-1] == ["    a:1 <=> b:2"]
+    _show_dynamic([route("a:1", "b:2"), route("ann@a:1", "b:2"), route("b:2", "a:1")])
+    assert capsys.readouterr().out.splitlines()[4:-1] == ["    a:1  => b:2", "    ann@a:1  => b:2", "    b:2  => a:1"]
 
 
 def test_a_broker_without_routes_says_so_beside_the_list(peers: Any) -> None:
