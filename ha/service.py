@@ -95,7 +95,6 @@ class Process:
     It reaches the outside world only through `reactor` and `host`. `links` makes the links to the other members.
     `segment_bytes` bounds the segments of a log, a checkpoint is due when the log has grown by `checkpoint_bytes`, and large
     messages are received in parts of `part_bytes`. Without `runs_routes` it fetches no messages from other brokers.
-    `place_options`: the options that name its port and interface, where they are not a broker's.
     """
 
     def __init__(
@@ -110,7 +109,6 @@ class Process:
         checkpoint_bytes: int = CHECKPOINT_BYTES,
         part_bytes: int = PART_BYTES,
         runs_routes: bool = True,
-        place_options: tuple[str, str] | None = None,
     ) -> None:
         self.host = host
         self.links = links
@@ -118,7 +116,6 @@ class Process:
         self.checkpoint_bytes = checkpoint_bytes
         self.part_bytes = part_bytes
         self.runs_routes = runs_routes
-        self.place_options = place_options
         self.reactor = reactor
         self.settings = settings
         self.ha = ha
@@ -368,7 +365,7 @@ class Process:
             if option == "--admin-port":
                 port = listen(self.reactor, factory, number, interface, (option, "--admin-interface"), urgent=True)
             else:
-                options = self.place_options or (option, "--interface")
+                options = (option, "--interface")
                 port = listen(self.reactor, factory, number, interface, options, share=self.broker.admission.share)
             self._ports.append(port)
             where: Any = port.getHost()

@@ -15,6 +15,7 @@ disk fails, the process ends with exit code 1. A service manager then starts it 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from twisted.logger import Logger
 
 from broker import settings as broker_settings
 from broker.core.urls import SSL, Address
-from broker.options import SettingsError, gather
+from broker.options import CONFIG, SettingsError, gather
 from broker.settings import BrokerSettings
 from broker.tls_files import FILES, TlsFiles
 from ha import settings as ha_settings
@@ -35,11 +36,50 @@ if TYPE_CHECKING:
 _log = Logger(namespace="resource_manager.witness")
 
 
+_DAEMONS_OWN = {
+    "data-dir": "--witness-dir",
+    "ha-brokers-url": "--brokers",
+    **dict.fromkeys(("ha-witness", "ha-address", "port", "ssl-port"), "--witness"),
+}
+"""The options of a member that follow from the daemon's."""
+
+
+def in_words_of_the_daemon(text: str) -> str:
+    """An advice for a broker, with the options of the daemon; what only the file of `--witness-config` can have is named without
+    dashes."""
+    in_file: dict[str, None] = {}
+
+    def said(found: re.Match[str]) -> str:
+        name = found[1]
+        if name in _DAEMONS_OWN:
+            return _DAEMONS_OWN[name]
+        if name in _daemons() or name not in _brokers():
+            return found[0]
+        in_file[name] = None
+        return name
+
+    text = re.sub(r"--([a-z][a-z-]*[a-z])", said, text)
+    return f"{text} ({', '.join(in_file)}: in the file of --witness-config)" if in_file else text
+
+
+def _daemons() -> set[str]:
+    from resource_manager.settings import OPTIONS
+
+    return {option.name for option in (*OPTIONS, CONFIG)}
+
+
+def _brokers() -> set[str]:
+    return {name for option in (*broker_settings.OPTIONS, *ha_settings.OPTIONS) for name in option.names}
+
+
 def read(
-    settings: ManagerSettings, find_ips: Callable[[Address], set[str]] = ha_settings.local_ips
+    settings: ManagerSettings,
+    find_ips: Callable[[Address], set[str]] = ha_settings.local_ips,
+    note: Callable[[str], None] = lambda line: None,
 ) -> tuple[BrokerSettings, HaSettings]:
     """The settings of the witness: from the daemon's settings, and the others from `--witness-config`. `find_ips`
-    returns the IP addresses of a host that belong to this machine. SettingsError says what is wrong or missing.
+    returns the IP addresses of a host that belong to this machine. SettingsError says what is wrong or missing. `note`
+    gets a line for each file with a password that others may read.
     """
     address = next(each for each in settings.brokers.addresses if each.name == settings.witness)
     config = {"config": None if settings.witness_config is None else str(settings.witness_config)}
@@ -61,9 +101,9 @@ def read(
         **_tls_files(settings.tls, file),
     }
     try:
-        return ha_settings.read(config | own, {})
+        return ha_settings.read(config | own, {}, note)
     except SettingsError as error:
-        raise SettingsError(f"the witness: {error}") from None
+        raise SettingsError(f"the witness: {in_words_of_the_daemon(str(error))}") from None
 
 
 def _interface(address: Address, file: Mapping[str, Any], find_ips: Callable[[Address], set[str]]) -> str | None:
@@ -91,11 +131,14 @@ def _tls_files(daemon: TlsFiles, file: Mapping[str, Any]) -> dict[str, str]:
 def start(reactor: Any, broker: BrokerSettings, ha: HaSettings) -> Process:
     """Start the witness. `stop` of the result ends it in order. ha.service.CannotStart, SettingsError."""
     from broker.host import raise_open_files
-    from ha.service import Process  # this import takes time, and most daemons are not a witness
+    from ha.service import CannotStart, Process  # this import takes time, and most daemons are not a witness
 
     raise_open_files()
-    process = Process(reactor, broker, ha, place_options=("--witness", "interface= in the file of --witness-config"))
-    process.start()
+    process = Process(reactor, broker, ha)
+    try:
+        process.start()
+    except (CannotStart, SettingsError) as error:
+        raise type(error)(in_words_of_the_daemon(str(error))) from None
     _log.info("{name}: this process is the witness; {folder} keeps its vote", name=ha.ha_witness, folder=broker.data_dir)
     if broker.exposed and not broker.auth:
         _log.warn(

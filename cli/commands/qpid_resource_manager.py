@@ -77,7 +77,7 @@ def command(**options: Any) -> None:
     from resource_manager import witness
     from resource_manager.service import ResourceManager
 
-    member = witness.read(settings) if settings.witness else None
+    member = witness.read(settings, note=warn) if settings.witness else None
 
     def line(event: LogEvent) -> str:
         failure = f"\n{event['log_failure'].getTraceback()}" if "log_failure" in event else ""

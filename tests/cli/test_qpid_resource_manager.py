@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from cli.programs import MODULES
-from tests.cli.running import ROOT, environment, run
+from tests.cli.running import ROOT, ended, environment, run
+from tests.system.harness import free_ports
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,23 @@ def test_a_witness_that_cannot_begin_ends_its_daemon_in_one_line(tmp_path: Path)
         ran = run("qpid-resource-manager", *words, "--witness-dir", str(tmp_path))
     assert ran.status == 1
     assert f"qpid-resource-manager: the witness cannot start: cannot listen on 127.0.0.1:{port}" in ran.err
-    assert "choose another --witness or interface= in the file of --witness-config, or stop what uses it" in ran.err
+    where = "(interface: in the file of --witness-config)"
+    assert f"choose another --witness or interface, or stop what uses it {where}" in ran.err
+
+
+def test_a_witness_whose_folder_or_port_for_probes_does_not_do_names_the_options_of_its_daemon(tmp_path: Path) -> None:
+    """Breaks when an operator is told to change an option that the daemon has not."""
+    (tmp_path / "file").touch()
+    port, *_ = free_ports(1)
+    words = ["--brokers", f"127.0.0.1:1,127.0.0.1:2,127.0.0.1:{port}", "--witness", f"127.0.0.1:{port}", "--witness-dir"]
+    ran = run("qpid-resource-manager", *words, tmp_path / "file" / "witness")
+    assert (ran.status, "or name another --witness-dir\n" in ran.err, "--data-dir" in ran.err) == (1, True, False)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        (tmp_path / "conf").write_text(f"admin-port = {taken.getsockname()[1]}\n")
+        ran = ended("qpid-resource-manager", *words, tmp_path / "witness", "--witness-config", tmp_path / "conf")
+    assert ran.status == 1
+    end = "choose another admin-port or admin-interface, or stop what uses it"
+    assert f"{end} (admin-port, admin-interface: in the file of --witness-config)\n" in ran.err
 
 
 def test_it_watches_logs_and_ends_when_told_to(peers: Any) -> None:

@@ -68,7 +68,7 @@ def test_it_is_told_nothing_by_the_environment_of_the_daemon(monkeypatch: pytest
         ({"witness": "w:7"}, "--witness w:7 keeps its vote on disk: give --witness-dir"),
         ({"witness": "a:1,b:1"}, "has 2 addresses"),
         ({"witness": "a:1", "witness_dir": "/w"}, "--witness a:1: this machine has no such address"),
-        ({"brokers": "a:1,w:7", "witness": "w:7", "witness_dir": "/w"}, "the witness: --ha-witness w:7 leaves 1"),
+        ({"brokers": "a:1,w:7", "witness": "w:7", "witness_dir": "/w"}, "the witness: --witness w:7 leaves 1"),
         (
             {"brokers": "amqps:a:1,b:1,w:7", "witness": "w:7", "witness_dir": "/w"},
             "--witness w:7 is reached over TLS: give --ssl-certificate",
@@ -79,3 +79,27 @@ def test_it_is_told_nothing_by_the_environment_of_the_daemon(monkeypatch: pytest
 def test_what_cannot_be_a_witness_is_said_with_what_would_do(given: dict[str, str], text: str) -> None:
     with pytest.raises(SettingsError, match=text):
         of({"brokers": "a:1,b:1,w:7"} | given)
+
+
+@pytest.mark.parametrize(
+    "said, told",
+    [
+        ("name another --data-dir", "name another --witness-dir"),
+        ("--ha-brokers-url names none of --ha-witness", "--brokers names none of --witness"),
+        ("--ssl-certificate and --no-such-option", "--ssl-certificate and --no-such-option"),
+        (
+            "--auth yes needs --users, or --auth no",
+            "auth yes needs users, or auth no (auth, users: in the file of --witness-config)",
+        ),
+    ],
+)
+def test_an_advice_for_a_broker_is_told_with_the_options_of_the_daemon(said: str, told: str) -> None:
+    assert witness.in_words_of_the_daemon(said) == told
+
+
+def test_its_file_is_told_if_it_has_a_password_that_others_may_read(tmp_path: Path) -> None:
+    file, told = tmp_path / "witness.conf", list[str]()
+    file.write_text("ha-username = brokers\nha-password = pencil\n")
+    file.chmod(0o644)
+    witness.read(settings.read(THREE | {"witness_config": str(file)}, {}), here, told.append)
+    assert told == [f"{file} can be read or written by other users, but its password is secret: run chmod 600"]
