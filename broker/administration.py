@@ -416,9 +416,9 @@ class Administration:
 
         def done(result: bulk.Result) -> None:
             self._under_way.pop(number, None)
-            body: dict[str, Any] = {"count": result.taken, "left": result.left} | (
-                {} if result.next is None else {"next": result.next}
-            )
+            body: dict[str, Any] = {"count": result.taken, "left": result.left}
+            body |= {"repeated": result.repeated} if result.repeated else {}
+            body |= {} if result.next is None else {"next": result.next}
             if result.fault:
                 answer(409, f"{result.fault}; {result.taken} messages were processed before that", body)
             else:

@@ -65,11 +65,13 @@ class Place(Protocol):
 
 
 class Result(NamedTuple):
-    """The result of an operation: how many messages were `taken`, and how many matching ones were left. `next`: where the next
-    request continues; None at the end. `fault`: why it could not continue, "" if it could."""
+    """The result of an operation: how many messages were `taken`, how many matching ones were left, and how many of these are
+    `repeated`: duplicates on a target queue. `next`: where the next request continues; None at the end. `fault`: why it could not
+    continue, "" if it could."""
 
     taken: int
     left: int
+    repeated: int
     next: list[int] | None
     fault: str
 
@@ -88,6 +90,8 @@ class _Absent(Exception):
 
 
 _NOWHERE = Routed([])
+_REPEATED = Routed([])
+"""A target queue has had the message within its window of duplicates."""
 
 
 class _One:
@@ -139,7 +143,7 @@ class Operation:
         self._done = done
         self._ends_s = seconds() + limits.BULK_S
         self._over = self._stopped = self._reads_head = False
-        self._in_flight = self._taken = self._left = 0
+        self._in_flight = self._taken = self._left = self._repeated = 0
         self._next: list[int] | None = None
         self._fault = ""
         self._head: tuple[int, bytes] = (-1, b"")
@@ -170,7 +174,7 @@ class Operation:
 
     def _finish(self) -> None:
         self.void()
-        self._done(Result(self._taken, self._left, self._next, self._fault))
+        self._done(Result(self._taken, self._left, self._repeated, self._next, self._fault))
 
     @property
     def _key(self) -> tuple[str, str]:
@@ -326,6 +330,7 @@ class Operation:
             queues = routed.queues
             if not queues:
                 self._left += 1
+                self._repeated += routed is _REPEATED
                 continue
             manifest = messages.large.get(sequence)
             nbytes = len(data) if manifest is None else manifest.nbytes
@@ -380,7 +385,7 @@ class Operation:
             if queue.detects_duplicates:
                 one, put = id_of(data), puts.get(queue)
                 if one is not None and (queue.repeats(data, ledger.now_ms) or (put is not None and one in put.ids)):
-                    return _NOWHERE
+                    return _REPEATED
         return routed
 
     def _fault_of(self, queues: list[QueueNode], nbytes: int, puts: Mapping[QueueNode, _Puts]) -> str:

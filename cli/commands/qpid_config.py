@@ -511,7 +511,7 @@ async def reroute(task: Task) -> dict[str, Any]:
 
 async def _in_bulk(task: Task, operation: str, body: dict[str, Any]) -> dict[str, Any]:
     """Repeat the request from the last position, until the broker has processed all messages."""
-    most, total = task.options["count"], {"count": 0, "left": 0}
+    most, total = task.options["count"], {"count": 0, "left": 0, "repeated": 0}
     body |= {} if task.options["selector"] is None else {"filter": task.options["selector"]}
     while True:
         if most is not None:
@@ -653,11 +653,16 @@ def _show_list(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
         say(line.rstrip())
 
 
-def _show_bulk(done: str) -> Callable[[Any, dict[str, Any]], None]:
+_LEFT = "consumers hold them, or no queue here takes them"
+
+
+def _show_bulk(done: str, why: str) -> Callable[[Any, dict[str, Any]], None]:
     def show(total: dict[str, Any], options: dict[str, Any]) -> None:
         say(f"{total['count']} messages were {done}")
-        if total["left"]:
-            warn(f"{total['left']} were left: consumers hold them, or no queue here takes them")
+        if total["repeated"]:
+            warn(f"{total['repeated']} were left: their queue has had them within its x-duplicate-window")
+        if total["left"] > total["repeated"]:
+            warn(f"{total['left'] - total['repeated']} were left: {why}")
 
     return show
 
@@ -692,9 +697,9 @@ _SHOW: dict[Any, Callable[[Any, dict[str, Any]], None]] = {
     queues: _show_queues,
     listing: _show_listing,
     log: lambda item, options: say(item.get("level", "")),
-    purge: _show_bulk("purged"),
-    move: _show_bulk("moved"),
-    reroute: _show_bulk("rerouted"),
+    purge: _show_bulk("purged", "consumers hold them"),
+    move: _show_bulk("moved", _LEFT),
+    reroute: _show_bulk("rerouted", _LEFT),
     reload_acl: _show_acl,
 }
 

@@ -178,10 +178,24 @@ def test_what_no_queue_takes_stays_and_so_does_what_would_go_to_another_log() ->
         for subject, number in (("local.x", 1), ("all.x", 2), ("none", 3), ("all.x", 2), ("all.y", 4)):
             client.send(link, number, subject=subject, id=str(number))
         client.send_encoded(link, b"\x00\x53\x75\xa0\x01x")
-        assert client.request("REROUTE", "queue", "q")[2] == {"count": 2, "left": 4}
+        assert client.request("REROUTE", "queue", "q")[2] == {"count": 2, "left": 4, "repeated": 1}
         assert (bodies(b, "q"), bodies(b, "there"), bodies(b, "here")) == ([1, 3, 2, b"x"], [2, 4], [])
         status, text, _ = client.request("MOVE", "queue", "q", {"to": "here"})
         assert (status, "another log" in text) == (501, True)
+
+
+def test_a_message_that_the_other_queue_has_had_stays_and_is_counted_apart() -> None:
+    """Breaks when an operator looks for a consumer that holds it."""
+    with bench() as b:
+        client = b.client()
+        b.queue("q")
+        b.queue("other", arguments={"x-duplicate-window": 10})
+        link = client.sender("q")
+        for number in (1, 2, 1, 3):
+            client.send(link, number, id=str(number))
+        client.send(client.sender("other"), 3, id="3")
+        assert client.request("MOVE", "queue", "q", {"to": "other"})[2] == {"count": 2, "left": 2, "repeated": 2}
+        assert (bodies(b, "q"), bodies(b, "other")) == ([1, 3], [3, 1, 2])
 
 
 def test_an_exchange_counts_what_is_rerouted_through_it_and_not_what_stays() -> None:

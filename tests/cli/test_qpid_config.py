@@ -451,10 +451,20 @@ def test_messages_are_taken_from_where_the_broker_has_got_to(
     peer = peers(answers={f"{operation} queue": answer}, record=str(tmp_path / "requests"))
     ran = run("qpid-config", *words.split(), "--count", 8, "-b", peer.name)
     assert (ran.status, ran.out) == (0, f"8 messages were {operation.lower().removesuffix('e')}ed\n")
-    assert ran.err == "warning: 2 were left: consumers hold them, or no queue here takes them\n"
+    why = "consumers hold them" if operation == "PURGE" else "consumers hold them, or no queue here takes them"
+    assert ran.err == f"warning: 2 were left: {why}\n"
     asked = list(map(json.loads, (tmp_path / "requests").read_text().splitlines()))
     assert [(one["what"], one["name"]) for one in asked] == [(f"{operation} queue", "jobs")] * 2
     assert [one["body"] for one in asked] == [body | {"count": 8}, body | {"count": 4, "after": [7, 0, 9]}]
+
+
+@pytest.mark.parametrize("left", [2, 3])
+def test_duplicates_that_a_move_has_left_are_told_as_what_they_are(peers: Any, left: int) -> None:
+    """Breaks when an operator looks for a consumer that holds them."""
+    peer = peers(answers={"MOVE queue": [200, "4 messages", {"count": 4, "left": left, "repeated": 2}]})
+    ran = run("qpid-config", "move", "jobs", "mail", "-b", peer.name)
+    others = "warning: 1 were left: consumers hold them, or no queue here takes them\n" if left > 2 else ""
+    assert ran.err == f"warning: 2 were left: their queue has had them within its x-duplicate-window\n{others}"
 
 
 @pytest.mark.parametrize(
