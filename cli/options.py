@@ -16,7 +16,7 @@ import click
 
 from broker.client import ManagementClient, find_primary
 from broker.core import urls
-from broker.core.sasl import PLAIN
+from broker.core.sasl import EXTERNAL, PLAIN
 from broker.core.urls import Address, Url
 from broker.options import PASSWORD_FILE, SASL_MECHANISM, Option, SettingsError, gather, seconds, shown_name, with_password
 from broker.secret_files import warnings
@@ -135,7 +135,8 @@ def target(
 ) -> Target:
     """Take the connection options out of a command's arguments. SettingsError if one is invalid. `name` is the name of the
     option with the URL, or of the argument, in capitals. `beside` has all URLs of the command by the names of their options: if
-    one of them has a user, a URL without a user is that of a broker without a login, and gets no password and no mechanism.
+    one of them has a user, a URL without a user is that of a broker without a login, and gets no password and no mechanism; but
+    with EXTERNAL, the certificate is the login at every address over TLS.
     """
     import os
 
@@ -154,7 +155,8 @@ def target(
         raise SettingsError(f"{shown_name(name)}: {why}") from None
     url, beside = values["broker"], beside or {}
     if not url.user and any(_parsed(each).user for urls_of in beside.values() for each in urls_of):
-        values |= {"password_file": None, "sasl_mechanism": ""}
+        by_certificate = values["sasl_mechanism"] == EXTERNAL and all(each.transport == urls.SSL for each in url.addresses)
+        values |= {"password_file": None, "sasl_mechanism": EXTERNAL if by_certificate else ""}
     url = with_password(url, values["password_file"], name, beside)
     files = TlsFiles.from_values(values)
     for line in warnings(files.private):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cli.commands.qpid_drain import _teller
+from cli.options import target
 from tests.cli.running import run
 
 SEEN = (
@@ -68,6 +69,16 @@ def test_a_login_of_another_broker_alone_is_tried_at_none_of_them(tmp_path: Path
     login = ["--password-file", tmp_path / "password", "--login-for", "ann@c:1"]
     found = run("qpid-drain", "--store", tmp_path / "none", "--to", "a:1", *login)
     assert (found.status, found.err) == (1, f"qpid-drain: there is no store in {tmp_path / 'none'}\n")
+
+
+@pytest.mark.parametrize(
+    "mechanism,broker,used",
+    [("EXTERNAL", "ssl:b:1", "EXTERNAL"), ("EXTERNAL", "b:1", ""), ("PLAIN", "ssl:b:1", ""), ("EXTERNAL", "ssl:b:1,b:2", "")],
+)
+def test_a_certificate_is_the_login_over_tls_beside_a_url_with_a_user(mechanism: str, broker: str, used: str) -> None:
+    """Breaks when one annotation with a user makes a controller a nobody at all brokers of the set."""
+    given = {"broker": broker, "sasl_mechanism": mechanism}
+    assert target(given, admin=True, name="brokers", beside={"to": ["ann@c:1"]}).mechanism == used
 
 
 def test_a_folder_without_a_store_is_refused_and_nothing_is_made_there(tmp_path: Path) -> None:
