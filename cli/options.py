@@ -70,6 +70,10 @@ class Target:
     mechanism: str
     admin: bool
     tls: TlsFiles = NO_TLS
+    others: tuple[Address, ...] = ()
+    """Further members of its cluster, to ask when it no longer answers."""
+    cluster: str = ""
+    """The id of that cluster, if a broker has told it."""
 
     def credentials(self) -> Credentials | None:
         """The credentials for an address over TLS. SettingsError if a file is invalid. A long process calls this for each

@@ -13,6 +13,7 @@ brokers of another cluster, as after a takeover by a second site.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -155,7 +156,22 @@ def _of_one_cluster(views: list[dict[str, Any]], cluster: str) -> list[dict[str,
 
 
 async def primary_of(target: Target, reactor: Any) -> tuple[Target, dict[str, Any]]:
-    """The primary as a target, and its description of itself. Refused if no broker knows the primary."""
+    """The primary as a target that knows the other members, and its description of itself. If the target knows others already,
+    as from an earlier call, they are asked if it no longer answers. Refused if no broker knows the primary."""
+    from broker.client import ClientError
+
+    try:
+        at, view = await _primary_of(target, reactor)
+    except ClientError:
+        if not target.others:
+            raise
+        at, view = await _primary_of(target.at(*target.url.addresses, *target.others), reactor)
+    members = urls.parse(str(view["brokersUrl"])).addresses if view.get("brokersUrl") else ()
+    others = tuple(each for each in members if each not in at.url.addresses)
+    return replace(at, others=others or target.others, cluster=_cluster_of(view) or target.cluster), view
+
+
+async def _primary_of(target: Target, reactor: Any) -> tuple[Target, dict[str, Any]]:
     if len(target.url.addresses) == 1:
         view = await view_of(target, reactor)
         cluster = _cluster_of(view)
@@ -170,7 +186,7 @@ async def primary_of(target: Target, reactor: Any) -> tuple[Target, dict[str, An
             view = await view_of(there, reactor)
             if view.get("status") == "active" and (not cluster or _cluster_of(view) in ("", cluster)):
                 return there, view
-    found = await views_of(target, reactor)
+    found = await views_of(target, reactor, target.cluster)
     active = [view for view in found if view["status"] == "active"]
     if not active:
         told = ", ".join(f"{view['broker']} ({view['status'] or view['error']})" for view in found)

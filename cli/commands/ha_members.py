@@ -294,10 +294,21 @@ async def wait_for_role(target: Target, reactor: Any, address: str, role: str, w
     takes too long, or if the broker and the primary do not accept each other."""
     from twisted.internet.task import deferLater
 
+    from broker.client import ClientError
+
     until_s, refused_s = reactor.seconds() + wait_s, reactor.seconds()
-    while wait_s and not _stands(view := await view_of(target, reactor), address, role, level):
-        if view.get("status") != "active":
+    lost_s = refused_s
+    while wait_s:
+        try:
             target, view = await primary_of(target, reactor)
+            lost_s = reactor.seconds()
+        except (ClientError, endings.Refused):
+            if reactor.seconds() >= min(until_s, lost_s + target.timeout_s):
+                raise
+            await deferLater(reactor, _LOOK_S, lambda: None)
+            continue
+        if _stands(view, address, role, level):
+            return
         why = next((str(each.get("refused") or "") for each in view.get("members") or [] if each.get("address") == address), "")
         refused_s = refused_s if why else reactor.seconds()
         if reactor.seconds() >= refused_s + _REFUSED_S:
@@ -328,7 +339,8 @@ async def _remove(target: Target, reactor: Any, address: str, force: bool) -> No
     except ManagementError as error:
         if error.status != PRIMARY_ITSELF:
             raise
-        taker, _ = await hand_over(target, reactor, None, f"{address} is to be removed")
+        asked = target if len(target.url.addresses) > 1 else at
+        taker, _ = await hand_over(asked, reactor, None, f"{address} is to be removed")
         await ask(target.at(taker), reactor, "REMOVE-BROKER", "ha", body)
 
 
