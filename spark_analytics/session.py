@@ -308,12 +308,20 @@ _LOST: Final = (Py4JError, ConnectionError, EOFError)
 
 def why(error: Exception) -> str:
     """The text for an exception of Spark. If its Java process has ended, only this fact is useful."""
-    process = getattr(SparkContext._gateway, "proc", None)
-    if isinstance(error, _LOST) and process is not None:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_GONE_S)
-            return "Spark's Java process has ended, killed or out of memory: see that there is room for it, and start again"
+    if isinstance(error, _LOST) and has_lost_java():
+        return "Spark's Java process has ended, killed or out of memory: see that there is room for it, and start again"
     return f"Spark failed: {cause(error)}"
+
+
+def has_lost_java() -> bool:
+    """Whether Java's process has ended, or ends now. False if spark-submit has started it."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return False
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_GONE_S)
+        return True
+    return False
 
 
 def _wheel() -> Path | None:

@@ -3,7 +3,8 @@
 The main thread watches: it prints a line for each batch, and compares the wall clock with the last time of each backup, because a
 cluster that sends nothing starts no batch. While batches with old lines come, it compares the time of the newest line instead of
 the wall clock; and it says nothing of silence while it catches up, as after a pause. A signal lets the current batch finish, and
-then ends the command with 0.
+then ends the command with 0; also if Java gets SIGTERM at the same time and ends in the middle of the batch, which the next start
+repeats.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import math
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.5
 _SILENT_AFTER_MS = 10_000
+_SIGNAL_S = 1.0
+"""So much later than Java's process, this one has its signal too, if both were sent one."""
 
 
 @click.command(cls=Command)
@@ -100,7 +105,7 @@ def _run(asked: Streaming, master: str | None) -> None:
     previous = {number: signal.signal(number, lambda *_: stopping.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     watch = _Watch(asked)
     try:
-        with session.ends(spark):
+        with _stops_with_java(stopping, watch), session.ends(spark):
             following = job.start(spark, asked, watch.batch, stopping)
             wipe()
             click.echo(f"following {asked.path or asked.kafka} into {asked.output}", err=True)
@@ -111,12 +116,26 @@ def _run(asked: Streaming, master: str | None) -> None:
                 raise Refused(f"the stream ended: {cause(error)}; start it again to continue") from None
             if stopping.is_set():
                 following.stop()
-                click.echo(f"stopped after {watch.said()}; start it again to continue", err=True)
+                watch.stopped()
             else:
                 click.echo(f"done: {watch.said()}", err=True)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _stops_with_java(stopping: threading.Event, watch: _Watch) -> Iterator[None]:
+    """The end of Java's process is no failure if both processes were told to end, as by a service manager."""
+    from spark_analytics import session
+    from spark_analytics.errors import Refused
+
+    try:
+        yield
+    except Refused:
+        if not session.has_lost_java() or not stopping.wait(_SIGNAL_S):
+            raise
+        watch.stopped()
 
 
 class _Watch:
@@ -167,6 +186,10 @@ class _Watch:
             elif not silent and backup in self._silent and (not is_late or heard_ms > self._silent[backup]):
                 del self._silent[backup]
                 note(f"heard again: {backup}")
+
+    def stopped(self) -> None:
+        """Print that it was stopped."""
+        click.echo(f"stopped after {self.said()}; start it again to continue", err=True)
 
     def said(self) -> str:
         """The progress of the stream, as a text."""

@@ -443,6 +443,19 @@ def test_a_stream_ends_cleanly_when_it_is_told_to(tmp_path: Path) -> None:
     assert (process.returncode, rest) == (0, "stopped after no batch; start it again to continue\n")
 
 
+def test_a_stream_that_is_told_to_end_together_with_its_java_process_has_not_failed(tmp_path: Path) -> None:
+    """Breaks when a service manager that stops all processes of a service reports a failure at every stop."""
+    (tmp_path / "in").mkdir()
+    source, kept_in = str(tmp_path / "in"), str(tmp_path / "out")
+    command = [sys.executable, "-m", "cli.lag.qpid_lag", "stream", "--input", source, "--output", kept_in]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=SHORT_LIVED) as process:
+        assert process.stderr is not None
+        assert "following" in process.stderr.readline()
+        os.killpg(process.pid, signal.SIGTERM)
+        rest = process.stderr.read()
+    assert (process.returncode, rest) == (0, "stopped after no batch; start it again to continue\n")
+
+
 @pytest.fixture
 def output(streamed: Path, tmp_path: Path) -> Path:
     """A folder with the streamed one's manifest alone, to be spoiled."""
