@@ -1,8 +1,8 @@
 """How our commands print: tables in the layout of Apache Qpid's tools, or JSON.
 
 A table has a title, a line of column names, a line of `=`, and rows, indented by two; texts are left-aligned, numbers
-right-aligned. In a terminal window that is too narrow, each row becomes a block of `name: value` lines. Output to a pipe or file
-is always a table of the needed width, so that scripts can rely on it.
+right-aligned. In a terminal window that is too narrow, each row becomes a block of `name: value` lines, and a value that is still
+too wide is below its name. Output to a pipe or file is always a table of the needed width, so that scripts can rely on it.
 
 Invariant: texts of others (names, clients' properties, brokers' errors) are printed through `shown`, so that none of them moves
 the cursor, changes the terminal or begins a line. JSON needs no `shown`: its strings have escapes.
@@ -25,6 +25,8 @@ import click
 _KILO = 1000
 _RULE = 80
 """The longest line of `=`, unless the headings or the terminal are wider."""
+_NARROWEST = 30
+"""No text is broken into shorter lines."""
 _STDERR = 2
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -100,7 +102,7 @@ def table(title: str, columns: Sequence[Column], items: Iterable[dict[str, Any]]
     widths = [max(len(heading), *(len(row[i]) for row in rows), 0) for i, heading in enumerate(headings)]
     total = sum(widths) + 2 * len(columns)
     if width is not None and total > width:
-        return _blocks(title, headings, rows)
+        return _blocks(title, headings, rows, width)
 
     def line(cells: Sequence[str], is_row: bool) -> str:
         padded = [
@@ -116,11 +118,15 @@ def table(title: str, columns: Sequence[Column], items: Iterable[dict[str, Any]]
     return "\n".join(lines + [line(row, True) for row in rows])
 
 
-def _blocks(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _blocks(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
     longest = max(map(len, headings)) + 1
-    blocks = [
-        "\n".join(f"  {name + ':':{longest}} {cell}".rstrip() for name, cell in zip(headings, row, strict=True)) for row in rows
-    ]
+
+    def line(name: str, cell: str) -> str:
+        beside = f"  {name + ':':{longest}} {cell}".rstrip()
+        fits = len(beside) <= width or width < _NARROWEST or " " not in cell
+        return beside if fits else f"  {name}:\n{filled(cell, width, ' ' * 4, ' ' * 4)}"
+
+    blocks = ["\n".join(line(name, cell) for name, cell in zip(headings, row, strict=True)) for row in rows]
     return "\n\n".join([title, *blocks] if title else blocks)
 
 
@@ -139,7 +145,12 @@ def filled(text: str, width: int, first: str, others: str) -> str:
     """Lines of at most `width` characters if the words allow it, with `first` before the first line and `others` before the
     others."""
     return textwrap.fill(
-        text, max(width, 30), initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
+        text,
+        max(width, _NARROWEST),
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 

@@ -60,6 +60,21 @@ def test_in_a_narrow_window_each_row_is_a_block() -> None:
     ]
 
 
+def test_a_value_that_is_wider_than_the_window_is_below_its_name_in_whole_words() -> None:
+    """Breaks when the terminal breaks it in the middle of a word, at its left edge."""
+    item = {"name": "q", "durable": True, "messages": 7}
+    columns = [*COLUMNS[:2], Column("about", "about")]
+    told = "three words of ten-letters and-some-more"
+    assert table("Queues", columns, [item | {"about": told}], width=32).splitlines()[2:] == [
+        "  queue: q",
+        "  dur:   Y",
+        "  about:",
+        "    three words of ten-letters",
+        "    and-some-more",
+    ]
+    assert table("", columns, [item | {"about": told}]).splitlines()[-1].endswith(told), "a script gets one line"
+
+
 def test_a_table_that_fits_stays_a_table() -> None:
     assert table("Queues", COLUMNS, ITEMS, width=26) == table("Queues", COLUMNS, ITEMS)
 
