@@ -223,7 +223,8 @@ def candidate_among(views: list[dict[str, Any]], wanted: urls.Address | None) ->
         if view["status"] == "active":
             raise endings.Refused(f"{wanted.name} is already the primary")
         if view["status"] not in ("ready", "catchup"):
-            raise endings.Refused(f"{wanted.name} is {view['status'] or view['error']} and cannot take over")
+            why = f"it is {view['status']}" if view["status"] else view["error"]
+            raise endings.Refused(f"{wanted.name} cannot take over: {why}")
         return address_of(view)
     if not ready:
         raise endings.Refused("no backup is ready to take over: qpid-ha status --all shows their states")

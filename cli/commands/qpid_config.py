@@ -256,7 +256,9 @@ def _not_meant(words: tuple[str, ...]) -> str:
     """What is wrong with words that are no command."""
     if words[0] in _USAGE:
         return f"{' '.join(words)!r} has too many or too few words; write: {_USAGE[words[0]]}"
-    return f"there is no command {words[0]!r}; there are: {', '.join(_USAGE)}{nearest(words[0], _USAGE)}"
+    swapped = len(words) > 1 and words[0] in ("queue", "exchange", *_POLICIES) and words[1] in ("add", "update", "del")
+    meant = f"; did you mean '{words[1]} {words[0]}'?" if swapped else nearest(words[0], _USAGE)
+    return f"there is no command {words[0]!r}; there are: {', '.join(_USAGE)}{meant}"
 
 
 def _is_given(value: Any) -> bool:

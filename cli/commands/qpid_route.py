@@ -188,7 +188,12 @@ def _not_meant(words: tuple[str, ...]) -> str:
     name = " ".join(words[:2])
     if name in _USAGE:
         return f"{' '.join(words)!r} has too many or too few words; write: {name} {_USAGE[name]}"
-    return f"there is no command {name!r}; there are: {', '.join(_USAGE)}{nearest(name, _USAGE)}"
+    swapped = next((known for known in _USAGE if sorted(known.split()) == sorted(words[:2])), "")
+    halves = [known for known in _USAGE if known.split()[1] == words[0]]  # the first word was left out
+    meant = f"; did you mean {swapped!r}?" if swapped else nearest(name, _USAGE)
+    if not meant and halves:
+        meant = f"; did you mean {' or '.join(map(repr, halves))}?"
+    return f"there is no command {name!r}; there are: {', '.join(_USAGE)}{meant}"
 
 
 def _extra(tag: str = "", exclude: str = "", mechanism: str = "") -> dict[str, Any]:
@@ -353,7 +358,7 @@ def _show_links(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) 
     often = Counter(places)
     for item, place, host in zip(links.values(), places, hosts, strict=True):
         fields = {name: item[name] for name in ("port", "transport", "state")}
-        shown = _whole(item) if often[place] > 1 else host
+        shown = host if often[place] == 1 else _whole(item).removesuffix(f":{item['port']}" if "," not in _whole(item) else "")
         say(_LINK_LINE.format(**fields, host=shown, durable="Y", error=item["lastError"]).rstrip())
 
 

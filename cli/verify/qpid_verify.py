@@ -184,7 +184,8 @@ def command(form: str, **options: Any) -> None:
         with _queues(settings) as queues:
             report, run = _verify(settings, queues)
     except NotServed as error:
-        raise endings.Unreachable(f"{error}; is the cluster running, and has it a primary (qpid-ha status --all)?") from None
+        hint = "" if error.denied else "; is the cluster running, and has it a primary (qpid-ha status --all)?"
+        raise endings.Unreachable(f"{error}{hint}") from None
     except (NotSo, RunError) as error:
         raise endings.Refused(str(error)) from None
     if form == "json":

@@ -29,7 +29,11 @@ EXISTS = 409
 
 
 class NotServed(Exception):
-    """None of the brokers serves this client. The text says what each one did."""
+    """None of the brokers serves this client. The text says what each one did. `denied`: all have refused its login."""
+
+    def __init__(self, text: str, *, denied: bool = False) -> None:
+        super().__init__(text)
+        self.denied = denied
 
 
 class NotSo(Exception):
@@ -145,16 +149,19 @@ class Queues:
             with contextlib.suppress(ProtonException, OSError):
                 return self._request(operation, name, body)
         while True:
-            said, denied = [], 0
+            said: dict[str, list[str]] = {}
+            denied = 0
             for address in self._addresses:
                 try:
                     self._connect(address)
                     return self._request(operation, name, body)
                 except (ProtonException, OSError) as error:
-                    said.append(f"{address} {_why(error, self._gate)}")
+                    said.setdefault(_why(error, self._gate), []).append(address)
                     denied += self._gate is not None and self._gate.denied
-            if time.monotonic() >= deadline or denied == len(said):
-                raise NotServed(f"no broker serves us: {', '.join(said)}")
+            none = denied == len(self._addresses)
+            if time.monotonic() >= deadline or none:
+                told = (f"{first} {why}{', like ' * bool(more)}{', '.join(more)}" for why, (first, *more) in said.items())
+                raise NotServed(f"no broker serves us: {'; '.join(told)}", denied=none)
             time.sleep(PAUSE_S)
 
     def _connect(self, address: str) -> None:

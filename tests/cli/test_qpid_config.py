@@ -284,6 +284,7 @@ def test_wrong_usage_ends_with_2_before_any_broker_is_asked(words: list[str]) ->
         (["lsit", "queue"], "there is no command 'lsit'; there are: exchanges, queues, add, "),
         (["lsit", "queue"], "; did you mean 'list'?"),
         (["queus"], "; did you mean 'queues'?"),
+        (["queue", "add", "q"], "; did you mean 'add queue'?"),
         (["list", "qeue"], "; did you mean 'queue'?"),
         (["add", "qeue", "q"], "; did you mean 'queue'?"),
         (["add", "exchange", "dirct", "e"], "; did you mean 'direct'?"),

@@ -243,7 +243,10 @@ def test_a_candidate_that_is_behind_is_asked_all_the_same_and_the_primary_waits_
     primary, behind = peers(ha=PRIMARY), peers(ha=READY | {"status": status})
     ran = run("qpid-ha", "switchover", "-b", f"{primary.name},{behind.name}", "--candidate", behind.name)
     assert ran.status == code
-    assert ("cannot take over" in ran.err) == bool(code)
+    assert ran.err == f"qpid-ha: {behind.name} cannot take over: it is {status}\n" * bool(code)
+    primary, away = peers(ha=PRIMARY), NOWHERE
+    ran = run("qpid-ha", "switchover", "-b", f"{primary.name},{away}", "--candidate", away)
+    assert (ran.status, ran.err) == (1, f"qpid-ha: {away} cannot take over: connection refused\n")
 
 
 def test_a_switchover_that_cannot_be_is_refused_with_the_reason(peers: Any) -> None:

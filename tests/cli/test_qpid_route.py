@@ -29,6 +29,8 @@ from tests.system.harness import free_ports
         (["route", "add", "a:1", "b:1", "x"], "has too many or too few words; write: route add DEST SRC EXCHANGE KEY [TAG]"),
         (["route", "ad", "a:1"], "there is no command 'route ad'; there are: route add, "),
         (["rout", "add"], "; did you mean 'route add'?"),
+        (["add", "dynamic", "a:1"], "; did you mean 'dynamic add'?"),
+        (["list", "a:1"], "; did you mean 'route list' or 'link list'?"),
         (["lst"], "there is no command 'lst'; there are: route add, "),
         (["route", "add", "a:1", "b:1", "x", "k", "-s"], "a route fetches messages"),
         (["queue", "add", "a:1", "b:1", "x", "q", "--ack", "5"], "--ack has no meaning here"),
@@ -214,7 +216,7 @@ def test_links_that_differ_by_the_user_or_another_address_are_listed_with_the_wh
     broker = peers(items={"route": [OF_A_QUEUE, OF_AN_EXCHANGE | {"source": "amqp:ann@h1:5672"}, ELSEWHERE]})
     assert run("qpid-route", "link", "list", broker.name).out.splitlines()[3:] == [
         "h1:5672,h2:5672 5672    tcp          Y     Operational",
-        "ann@h1:5672     5672    tcp          Y     Waiting           h1:5672: refused",
+        "ann@h1          5672    tcp          Y     Waiting           h1:5672: refused",
         "h3              5671    ssl          Y     Operational",
     ]
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,18 @@ def test_a_password_is_taken_from_a_file_and_is_not_shown_in_an_error(tmp_path: 
     ran = run("qpid-verify", "-b", "amqp:me@127.0.0.1:1", "--password-file", file, "--timeout", "0.1")
     assert ran.status == 3
     assert "secret" not in ran.out + ran.err
+
+
+def test_a_reason_of_several_brokers_is_told_once(peers: Any) -> None:
+    """Breaks when a wrong password fills the screen, with the question whether the cluster runs."""
+    ran = run("qpid-verify", "-b", "127.0.0.1:1,127.0.0.1:2", "--timeout", "0.1")
+    hint = "is the cluster running, and has it a primary (qpid-ha status --all)?"
+    told = f"no broker serves us: 127.0.0.1:1 refuses the connection, like 127.0.0.1:2; {hint}"
+    assert (ran.status, ran.err) == (3, f"qpid-verify: {told}\n")
+    first, second = (peers(ha={"status": "active"}).name for _ in range(2))
+    ran = run("qpid-verify", "-b", f"ann@{first},{second}", "--sasl-mechanism", "SCRAM-SHA-256", "--timeout", "0.1")
+    assert ran.status == 3
+    assert (ran.err.count("does not let us in"), ran.err.endswith(f", like {second}\n")) == (1, True), ran.err
 
 
 def test_a_password_is_in_no_repr_of_what_is_told_a_command_or_a_daemon() -> None:
