@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.core.sasl_client import MECHANISMS
-from broker.core.urls import Url
+from broker.core.urls import SSL, TCP, Url
 from broker.secret_files import warnings
 
 MAX_FILE_BYTES = 1024 * 1024
@@ -258,9 +258,16 @@ def _read(option: Option, given: _Given) -> Any:
         raise SettingsError(
             f"{given.origin}: other users of this machine can see a password on a command line: give it in "
             f"{option.environment[0]}, "
-            "in the file that --config names, or in a file of its own"
+            f"in the file that --config names, or in a file of its own{way_over_tls(value)}"
         )
     return value
+
+
+def way_over_tls(value: Any) -> str:
+    """The way out for `ssl:ann@host`, which is the user `ssl` with the password `ann`."""
+    if isinstance(value, Url) and value.user in (SSL, TCP):
+        return f"; for the transport {value.user}, write {value.user}: before the host, as in ann@{value.user}:host"
+    return ""
 
 
 def _is_secret(option: Option, value: Any) -> bool:

@@ -18,7 +18,17 @@ from broker.client import ManagementClient, find_primary
 from broker.core import urls
 from broker.core.sasl import EXTERNAL, PLAIN
 from broker.core.urls import Address, Url
-from broker.options import PASSWORD_FILE, SASL_MECHANISM, Option, SettingsError, gather, seconds, shown_name, with_password
+from broker.options import (
+    PASSWORD_FILE,
+    SASL_MECHANISM,
+    Option,
+    SettingsError,
+    gather,
+    seconds,
+    shown_name,
+    way_over_tls,
+    with_password,
+)
 from broker.secret_files import warnings
 from broker.tls_files import FILES, NO_TLS, TlsFiles
 from cli.output import warn
@@ -41,7 +51,10 @@ FOR_EVER_S = 10 * 86_400.0
 
 
 def _timeout(text: str) -> float:
-    return FOR_EVER_S if text == "0" else seconds(0.1, 3600)(text)
+    try:
+        return FOR_EVER_S if text == "0" else seconds(0.1, 3600)(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, nor 0 for no limit") from None
 
 
 CONNECTION = (
@@ -145,10 +158,10 @@ def target(
     import os
 
     given = {name: command_line.pop(name, None) for name in (*(option.field for option in CONNECTION), "config")}
-    if name != "broker" and _parsed(given["broker"] or "").password:
+    if name != "broker" and (url := _parsed(given["broker"] or "")).password:
         raise SettingsError(
             f"{shown_name(name)}: other users of this machine can see a password on a command line: write it into a file, and "
-            "name that with --password-file"
+            f"name that with --password-file{way_over_tls(url)}"
         )
     try:
         values = gather(CONNECTION, given, os.environ, note=_warn_once)

@@ -164,6 +164,8 @@ def test_a_password_on_the_command_line_is_refused_and_elsewhere_it_is_taken(con
         with pytest.raises(SettingsError, match=r"^--[a-z-]+: other users of this machine can see a password") as caught:
             gather(table, words, {})
         assert "right" not in str(caught.value)
+    with pytest.raises(SettingsError, match=r"; for the transport ssl, write ssl: before the host, as in ann@ssl:host$"):
+        gather(table, {"broker": "ssl:ann@a"}, {})
     assert gather(table, {}, {"QPID_HA_PASSWORD": "right"})["ha_password"] == "right"
     config.write_text("ha-password=right\nbroker=ann/other@a\n")
     found = gather(table, {"config": str(config)}, {})

@@ -37,6 +37,7 @@ SEEN = (
         (["status", "--from", "a:1", "--end-file", "f"], "status takes no --end-file"),
         (["--from", "ann/pw@a:1", "--to", "b:1"], f"--from: {SEEN}"),
         (["--from", "a:1", "--to", "ann/pw@b:1"], f"--to: {SEEN}"),
+        (["--from", "a:1", "--to", "ssl:ann@b:1"], f"--to: {SEEN}; for the transport ssl, write ssl: before the host"),
         (["--from", "a:1", "--to", "b:1", "--deadline", "nan"], "'nan' is not a number"),
         (["--from", "a:1", "--to", "b:1", "--deadline", "inf"], "'inf' is not a number"),
     ],

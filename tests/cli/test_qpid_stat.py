@@ -107,7 +107,8 @@ def test_texts_that_are_empty_are_a_dash_where_the_original_has_one(peers: Any) 
 def test_a_time_of_0_waits_without_a_limit(peers: Any) -> None:
     broker = peers(items=ITEMS)
     assert run("qpid-stat", "-q", "-b", broker.name, "--timeout", "0").status == 0
-    assert run("qpid-stat", "-q", "-b", broker.name, "--timeout", "0.01").status == 2
+    ran = run("qpid-stat", "-q", "-b", broker.name, "--timeout", "0.01")
+    assert (ran.status, "'0.01' is not a number of seconds from 0.1 to 3600, nor 0 for no limit" in ran.err) == (2, True)
 
 
 def test_rows_that_are_left_out_are_told_and_json_has_all(peers: Any) -> None:
