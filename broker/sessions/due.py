@@ -24,11 +24,13 @@ Time is that of the log (broker.core.log_time).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from broker.core.letters import DELIVERY_LIMIT, EXPIRED
 from broker.core.nodes import QueueNode
 from broker.core.queues.blocks import Lot
+from broker.core.queues.owned import Owned
 from broker.core.queues.sifting import removed, without
 from broker.core.queues.times import MAX_MS, Times
 from broker.core.state import Messages
@@ -66,6 +68,16 @@ class Swept(Protocol):
 
     def give_back(self, sequences: list[int]) -> None:
         """These are available from now on."""
+
+
+class _Over:
+    """Messages that are not delivered any more: their deliveries have failed too often, or they have expired."""
+
+    __slots__ = ("expired", "failed")
+
+    def __init__(self) -> None:
+        self.failed: list[int] = []
+        self.expired: list[int] = []
 
 
 class Due:
@@ -214,40 +226,54 @@ class Due:
 
     def fit(self, messages: Messages, lots: list[Lot], *, browse: bool) -> list[Lot]:
         """Those of these messages that may be delivered now. The others stay acquired, if they were, without a consumer."""
-        limit, order, given = self._queue.node.delivery_limit, messages.order, lots
-        failed: list[int] = []
-        expired: list[int] = []
-        if limit and order.has_counts and not self._queue.leaves:
+        given, over = lots, _Over()
+        for unfit in self._tests(messages, over, [(lot.first_seq, lot.n_messages) for lot in lots]):
+            lots = without(lots, unfit)
+        if lots is not given and not browse:
+            # before they are dead letters, which are set aside as given
+            messages.order.set_aside(removed(given, lots), given=False)
+            self._let_leave(messages, over)
+        return lots
+
+    def withhold(self, messages: Messages, order: Owned) -> int:
+        """Set aside the first messages of groups that are asked for, if they cannot be delivered now. Returns how many."""
+        asked, over = order.asked_for, _Over()
+        tests = self._tests(messages, over, [(each, 1) for each in asked])
+        found = [each for each in asked if any(unfit(each) for unfit in tests)]
+        order.withhold(found)
+        self._let_leave(messages, over)
+        return len(found)
+
+    def _tests(self, messages: Messages, over: _Over, runs: list[tuple[int, int]]) -> list[Callable[[int], bool]]:
+        """What tells of a message in these runs that it cannot be delivered now. What is to leave is noted in `over`."""
+        tests: list[Callable[[int], bool]] = []
+        limit, order, leaves = self._queue.node.delivery_limit, messages.order, self._queue.leaves
+        if limit and order.has_counts and not leaves:
 
             def has_failed(sequence: int) -> bool:
                 if order.lane_of(sequence).delivery_count(sequence) < limit:
                     return False
-                failed.append(sequence)
+                over.failed.append(sequence)
                 return True
 
-            lots = without(lots, has_failed)
+            tests.append(has_failed)
         delays, expiries = messages.delays, messages.expiries
         if delays is not None and delays.waiting:
-            lots = without(lots, delays.is_waiting)
-        if (
-            expiries is not None
-            and not self._queue.leaves
-            and any(expiries.any_of(lot.first_seq, lot.n_messages) for lot in lots)
-        ):
-            now_ms = self._queue.ledger.now_ms
-            times = expiries.at
+            tests.append(delays.is_waiting)
+        if expiries is not None and not leaves and any(expiries.any_of(first, count) for first, count in runs):
+            now_ms, times = self._queue.ledger.now_ms, expiries.at
 
             def has_expired(sequence: int) -> bool:
                 if not 0 < times(sequence) <= now_ms:
                     return False
-                expired.append(sequence)
+                over.expired.append(sequence)
                 return True
 
-            lots = without(lots, has_expired)
-        if lots is not given and not browse:
-            order.set_aside(removed(given, lots), given=False)  # before they are dead letters, which are set aside as given
-            if failed:  # the limit is a new one, and a consumer had them when it was set
-                self._letters.add([each for each in failed if each not in self._letters], DELIVERY_LIMIT)
-            if expired and expiries is not None:
-                self._leave(messages, [each for each in expired if expiries.claim(each)])
-        return lots
+            tests.append(has_expired)
+        return tests
+
+    def _let_leave(self, messages: Messages, over: _Over) -> None:
+        if over.failed:  # the limit is a new one, and a consumer had them when it was set
+            self._letters.add([each for each in over.failed if each not in self._letters], DELIVERY_LIMIT)
+        if over.expired and messages.expiries is not None:
+            self._leave(messages, [each for each in over.expired if messages.expiries.claim(each)])

@@ -27,6 +27,7 @@ from broker.core.nodes import QueueNode
 from broker.core.queues.owned import Owned, Owner
 from broker.sessions.attach import Attach
 from broker.sessions.consumer import Subscription
+from broker.sessions.due import Due
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.schedule import Schedule
@@ -39,6 +40,7 @@ class Grouped(Protocol):
 
     node: QueueNode
     ledger: Ledger
+    due: Due
 
     def dispatch_soon(self) -> None:
         """Dispatch at the end of this turn."""
@@ -136,6 +138,11 @@ class GroupOwners:
         if owner is None or order is None:
             return False
         return order.asks(owner) or order.frees or (bool(self._gone) and order.available > 0)
+
+    def withhold(self) -> int:
+        """Ask for no group because of a message that cannot be delivered now: such messages are set aside. Returns how many."""
+        messages, order = self._queue.node.messages, self._order
+        return 0 if messages is None or order is None or not order.asked_for else self._queue.due.withhold(messages, order)
 
     def propose(self) -> None:
         """Propose the records that give groups to their owners, and those that free them."""

@@ -445,6 +445,7 @@ class QueueTerminus:
             if large and room:
                 room = 1  # a large message occupies its link: leave the following messages to other consumers
             lots: list[Lot] = []
+            withheld = 0
             if room > 0 and self.is_active(subscription):
                 if subscription.selector is not None:
                     assert selections is not None
@@ -453,13 +454,14 @@ class QueueTerminus:
                     lots = order.browse(subscription.cursors, room, limits.MAX_TURN_BYTES)
                 elif order.available:
                     lots = order.acquire(subscription.taker, room, limits.MAX_TURN_BYTES)
-            if lots:
+                    withheld = 0 if self.owners is None else self.owners.withhold()
+            if lots or withheld:
                 fit = self.due.fit(self.node.messages, lots, browse=subscription.browse)
                 if fit:
                     subscription.deliver(fit)
                 idle = 0
-                if fit is not lots:
-                    held_back += _count(lots) - _count(fit)
+                if fit is not lots or withheld:
+                    held_back += _count(lots) - _count(fit) + withheld
                 if held_back >= limits.MAX_HELD_BACK:  # continue in a later turn, after other queues had theirs
                     self._queues.schedule.after(("dispatch", self.node.uuid), 0.0, self.dispatch_soon)
                     break

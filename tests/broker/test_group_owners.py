@@ -14,7 +14,10 @@ from broker.core import limits
 from broker.core.nodes import LOCAL
 from broker.core.queues.owned import Owned
 from broker.core.records import Batch, Kind
+from broker.sessions import due
 from tests.broker.clients import ADMIN, Bench, Client, MemoryLog, bench, condition
+from tests.broker.test_dead_letters import letters_of
+from tests.broker.test_deferring import DELAY, defer
 from tests.broker.test_departure import ask, leave, source
 from tests.broker.test_groups import send
 
@@ -589,3 +592,105 @@ def test_a_drain_takes_the_messages_of_all_groups_and_after_it_is_called_off_the
         client.lose()
         b.pass_time(11)
         assert other.bodies(others) == ["a1", "b1", "a2"]
+
+
+def send_late(client: Client, *bodies: str, delay_s: float = 5.0) -> None:
+    """As `send`, to be delivered only then."""
+    producer = client.sender("q")
+    for body in bodies:
+        client.send(producer, body, properties={"g": body[0]}, annotations={DELAY: int(delay_s * 1000)})
+
+
+@pytest.mark.parametrize("drains", [False, True])
+def test_a_group_is_given_to_a_consumer_that_asks_when_its_message_is_due_and_to_nobody_before(drains: bool) -> None:
+    """Breaks when a delayed message waits, when it is due, for a consumer that happened to ask before and asks no more."""
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send_late(b.client(), "a1", "b1")
+        send(b.client(), "b2")
+        client, link = consumer(b, credit=0 if drains else 1)
+        if drains:
+            link.drain(1)
+            b.settle()
+        assert (client.bodies(link), link.credit) == (["b2"], 0)
+        if not drains:
+            link.flow(1)
+        b.settle()
+        assert records(b) == [(1, True)]
+        link.drain(0)
+        other, taking = consumer(b, "two")
+        b.pass_time(6)
+        assert other.bodies(taking) == ["a1"]
+        link.flow(1)
+        b.settle()
+        assert client.bodies(link) == ["b2", "b1"]
+
+
+def test_the_next_primary_gives_no_group_of_which_all_messages_are_delayed() -> None:
+    with bench(**CLUSTER) as b, bench(state="ready", **CLUSTER) as third:
+        b.upgraded()
+        b.queue("q", arguments=OWNED)
+        send_late(b.client(), "a1")
+        consumer(b)
+        b.lead.replayed_into(third.lead)
+        third.lead.become("active")
+        third.settle()
+        consumer(third)
+        assert (records(b), owners(third)) == ([], [])
+        client, link = consumer(third, "two")
+        third.broker.queues.at(third.broker.nodes.queues["q"]).subscriptions[0].end_link(Condition("amqp:internal-error", ""))
+        third.pass_time(6)
+        assert client.bodies(link) == ["a1"]
+
+
+@pytest.mark.parametrize("asks_to_wait", [False, True])
+def test_a_group_whose_messages_wait_to_be_delivered_again_stays_with_its_owner_until_that_leaves(asks_to_wait: bool) -> None:
+    with bench() as b:
+        b.queue("q", arguments=OWNED | ({} if asks_to_wait else {"x-delayed-retry-min": 5000}))
+        send(b.client(), "a1")
+        client, link = consumer(b)
+        other, taking = consumer(b, "two")
+        defer(client, link, {DELAY: 5000} if asks_to_wait else {}, failed=True)
+        b.pass_time(6)
+        assert (client.bodies(link), other.bodies(taking)) == (["a1", "a1"], [])
+        defer(client, link, {DELAY: 5000} if asks_to_wait else {}, failed=True)
+        link.close()
+        b.settle()
+        assert owners(b) == [], "nothing is due of which it could be the owner"
+        send_late(b.client(), "a2", delay_s=20.0)
+        b.pass_time(11)
+        assert (owners(b), other.bodies(taking)) == (["two"], ["a1"])
+
+
+def test_a_group_whose_message_has_expired_and_cannot_leave_is_given_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is nearly full, and so many expired messages wait that a dispatch is the first to meet the next one."""
+    monkeypatch.setattr(due, "MOST", 1)
+    with bench() as b:
+        letters_of(b, arguments=OWNED)
+        producer = b.client()
+        link = producer.sender("q")
+        for at, body in enumerate(("z1", "a1"), 1):
+            producer.send(link, body, properties={"g": body[0]}, ttl=at)
+        b.lead.ledger.on_storage_low("the disk is nearly full", 0)
+        b.pass_time(3)
+        client, taking = consumer(b, credit=0)
+        taking.drain(9)
+        b.settle()
+        assert (client.bodies(taking), taking.credit, records(b)) == ([], 0, [])
+        b.lead.ledger.on_storage_low("")
+        send(b.client(), "a2")
+        other, taking = consumer(b, "two")
+        b.pass_time(2)
+        assert (other.bodies(taking), records(b)) == (["a2"], [(1, True)])
+
+
+def test_many_delayed_messages_of_groups_are_passed_over_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_HELD_BACK", 4)
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        send_late(b.client(), *(f"{letter}1" for letter in "abcdefghijklmnopq"))
+        send(b.client(), "z1")
+        client, link = consumer(b, credit=0)
+        link.drain(2)
+        b.settle()
+        assert (client.bodies(link), link.credit, records(b)) == (["z1"], 0, [(1, True)])

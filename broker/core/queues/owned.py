@@ -3,8 +3,9 @@
 Arguments: `qpid.group_owner_timeout`, with `qpid.group_header_key` (see `groups`). A consumer is an `Owner`: the names of its
 user, container and link. A group is the digest of its name, as a text of `GROUP_BYTES` characters.
 
-Life of a group: it is free. A consumer has room and no message of its own groups, so the group is asked for (`_ask`). The primary
-takes what was asked for (`take_changes`) and proposes it as a record. When the record is committed (`own`), the group has its
+Life of a group: it is free. A consumer has room and no message of its own groups, so the group is asked for (`_ask`), unless its
+first message cannot be delivered now (`asked_for`, `withhold`): then its next one counts. The primary takes what was asked for
+(`take_changes`) and proposes it as a record. When the record is committed (`own`), the group has its
 owner on every broker, and its messages go to this owner alone. While the owner is away, they wait. The primary proposes a record
 by which the group has no owner: when the owner has left in order or was away for too long (`let_go`), or when there are too many
 groups (`_evict`). From the proposal to the commit the group is `_freeing`. Then it is free again.
@@ -71,7 +72,7 @@ class Owned(groups.Groups):
     """See the module."""
 
     __slots__ = (
-        *("_asked", "_asking", "_for_all", "_freeing", "_groups", "_idle", "_room", "_taker", "_unwanted", "_wanted"),
+        *("_asked", "_asking", "_for_all", "_freeing", "_groups", "_idle", "_news", "_room", "_taker", "_unwanted", "_wanted"),
         "owner_of",
     )
 
@@ -91,7 +92,9 @@ class Owned(groups.Groups):
         """How many of them each has."""
         self._freeing: set[str] = set()
         """Groups that a record frees, when it is committed."""
-        self._wanted: dict[Owner, list[str]] = {}
+        self._news: list[int] = []
+        """The first messages of the groups that the last `acquire` has asked for."""
+        self._wanted: dict[Owner, dict[str, None]] = {}
         self._unwanted: list[str] = []
         """Groups that are `_asked` or `_freeing`, and for which no record is proposed yet."""
         self._idle = dict.fromkeys(self.owner_of)
@@ -150,11 +153,7 @@ class Owned(groups.Groups):
             else:
                 known, theirs = self._groups.setdefault(owner, (owner, {}))
                 self.owner_of[group], theirs[group] = known, None
-                asked = self._asked.pop(group, None)
-                if asked is not None:
-                    self._asking[asked] -= 1
-                    if not self._asking[asked]:
-                        del self._asking[asked]
+                self._ask_no_more(group)
             self._offer(group)
         self._opened = True
 
@@ -185,7 +184,7 @@ class Owned(groups.Groups):
         """The records to be proposed, in this order: an owner, or None, and the groups that are its."""
         if not (self._wanted or self._unwanted):
             return []
-        changes: list[tuple[Owner | None, list[str]]] = [*self._wanted.items()]
+        changes: list[tuple[Owner | None, Iterable[str]]] = [*self._wanted.items()]
         if self._unwanted:
             changes.append((None, self._unwanted))
         self._wanted, self._unwanted = {}, []
@@ -242,6 +241,7 @@ class Owned(groups.Groups):
     def acquire(self, consumer: Any, max_count: int, max_bytes: int) -> list[Lot]:
         """Take the oldest messages of this consumer's groups. If there are none, ask for free groups."""
         self._room, self._taker = max_count, consumer
+        self._news.clear()
         return super().acquire(consumer, max_count, max_bytes)
 
     def _next(self, consumer: Any) -> tuple[int, str]:
@@ -265,7 +265,34 @@ class Owned(groups.Groups):
                 break
             self._asked[group] = consumer
             self._asking[consumer] += 1
-            self._wanted.setdefault(consumer, []).append(group)
+            self._wanted.setdefault(consumer, {})[group] = None
+            self._news.append(sequence)
+
+    def _ask_no_more(self, group: str) -> None:
+        """A record gives this group to its owner, or nobody asks for it any more."""
+        asked = self._asked.pop(group, None)
+        if asked is not None:
+            self._asking[asked] -= 1
+            if not self._asking[asked]:
+                del self._asking[asked]
+
+    @property
+    def asked_for(self) -> tuple[int, ...]:
+        """The first message of each group that the last `acquire` has asked for."""
+        return tuple(self._news)
+
+    def withhold(self, sequences: Iterable[int]) -> None:
+        """Of what is `asked_for`, these messages cannot be delivered now: they are set aside, and nobody asks for their groups on
+        their account."""
+        for sequence in sequences:
+            group = self._aside[sequence] = self._of.pop(sequence)
+            wanted = self._wanted[self._asked[group]]
+            del wanted[group]
+            if not wanted:
+                del self._wanted[self._asked[group]]
+            self._ask_no_more(group)
+            Fifo.claim(self, sequence, 1)
+            self._offer(group)
 
     def _evict(self) -> None:
         """Free the groups that have been idle for the longest time, to make room for others."""
