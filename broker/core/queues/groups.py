@@ -141,8 +141,7 @@ class Groups(Fifo):
         waiting = len(self._of) + len(self._aside) - self.acquired
         if self._looked >= lane.next_seq or waiting >= limits.MAX_GROUPS_WAITING:
             return False
-        self._looks += 1
-        self.searching = self._looks * _LOOKS > limits.MAX_GROUP_LOOKS
+        self.searching = (self._looks + 1) * _LOOKS > limits.MAX_GROUP_LOOKS
         if self.searching:
             return False
         lots: list[Lot] = []
@@ -160,6 +159,7 @@ class Groups(Fifo):
             for sequence in [each for each, _ in lane.alive_from(end) if each < passed]:
                 self.claim(sequence, 1)
             self._looked = passed
+        self._looks += 1
         return True
 
     def _waits(self, sequence: int, group: str) -> None:

@@ -166,6 +166,20 @@ def test_a_message_that_must_be_read_stops_whoever_is_to_have_it_and_is_looked_a
     assert q.order.absent == 2, "it was looked at, and has to be read again"
 
 
+def test_consumers_that_stop_at_a_body_on_disk_use_up_no_looks_of_the_turn_in_which_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Breaks when the body, which little memory cannot keep for the next turn, is read from disk again and again."""
+    monkeypatch.setattr(limits, "MAX_GROUP_LOOKS", 128)
+    q = Queue()
+    q.put("x")
+    q.lane.drop_bodies()
+    for consumer in (A, B, C):
+        assert (q.take(consumer, 1), q.order.absent, q.order.searching) == ([], 1, False)
+    read_back(q.lane, q.files, 1)
+    assert q.take(A, 1) == [1]
+
+
 def test_what_cannot_be_read_is_passed_over_and_holds_no_group() -> None:
     q = Queue()
     q.put("x")
