@@ -817,6 +817,11 @@ class Engine:
             self.listener.on_link_open(self, known)
             return
         link: Link = Sender(self, handle) if lib.pn_link_is_sender(handle) else Receiver(self, handle)
+        if not link.is_answerable:
+            text = f"an answer to a link with a name of {len(link.name)} characters does not fit into a frame of the client's"
+            text = f"{text} max-frame-size, {self.remote_max_frame} bytes: use a shorter name, or a larger max-frame-size"
+            self.close(Condition("amqp:frame-size-too-small", text))
+            return
         if len(self._links) >= limits.MAX_LINKS_PER_CONNECTION:
             text = f"a connection may have {limits.MAX_LINKS_PER_CONNECTION} links"
             self._refused += 1

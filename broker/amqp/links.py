@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from cproton_ffi import lib
 
 from broker.amqp.asked import Asked
+from broker.amqp.attach_size import attach_bytes, refusal_bytes
 from broker.amqp.data import Condition, put_value, set_condition, text_of
 from broker.amqp.scratch import Scratch
 from broker.core import values
@@ -38,6 +39,10 @@ class Owner(Protocol):
     alive: bool
     is_client: bool
     scratch: Scratch
+
+    @property
+    def remote_max_frame(self) -> int:
+        """The largest frame in the peer's Open; 0 for any size."""
 
     def forget(self, link: Link) -> None:
         """This side has closed the link."""
@@ -114,7 +119,8 @@ class Link:
         settled: bool = False,
     ) -> None:
         """Attach this side too. The answer repeats the peer's termini (clients require this), with the new address of a dynamic
-        one, or with the existing source, and corrected where this side does otherwise. `settled`: it sends everything settled."""
+        one, or with the existing source, and corrected where this side does otherwise. `settled`: it sends everything settled.
+        Condition, and nothing is sent, when the peer does not take a frame of the answer's size."""
         handle = self.handle
         source, target = lib.pn_link_source(handle), lib.pn_link_target(handle)
         lib.pn_terminus_copy(source, lib.pn_link_remote_source(handle))
@@ -130,7 +136,28 @@ class Link:
         if max_message_size:
             lib.pn_link_set_max_message_size(handle, max_message_size)
         self._answer(source, target)
+        self._check_size(source, target)
         lib.pn_link_open(handle)
+
+    def check_size(self) -> None:
+        """Condition, when the peer does not take frames in which the answer repeats its termini. `accept` checks this again with
+        what this side adds."""
+        self._check_size(lib.pn_link_remote_source(self.handle), lib.pn_link_remote_target(self.handle))
+
+    def _check_size(self, source: Any, target: Any) -> None:
+        most = self.engine.remote_max_frame
+        nbytes = attach_bytes(self.handle, source, target) if most else 0
+        if nbytes > most:
+            text = f"the answer repeats the fields of this attach and may need a frame of {nbytes} bytes, but the client has set"
+            advice = f"a max-frame-size of {most}: set it to {nbytes} or more, or use shorter names, filters and properties"
+            raise Condition("amqp:frame-size-too-small", f"{text} {advice}")
+
+    @property
+    def is_answerable(self) -> bool:
+        """Whether the peer takes a frame that refuses this link: the name is repeated in it."""
+        other = lib.pn_link_target(self.handle) if self.is_sender else lib.pn_link_source(self.handle)
+        most = self.engine.remote_max_frame
+        return not most or refusal_bytes(self.handle, other) <= most
 
     def _answer(self, source: Any, target: Any) -> None:
         """Correct the termini of the answer, which are copies of the peer's."""

@@ -71,8 +71,8 @@ class Claims:
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """Send the answers for this connection's tokens here, instead of to an earlier link."""
-        self._answers[attach.session] = link.context = _Answers(self._mailboxes, attach.session, link, CBS_NODE, self._forget)
         link.accept(settled=True)
+        self._answers[attach.session] = link.context = _Answers(self._mailboxes, attach.session, link, CBS_NODE, self._forget)
 
     def _forget(self, box: Mailbox) -> None:
         if self._answers.get(box.session) is box:

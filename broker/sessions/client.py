@@ -162,6 +162,7 @@ class ClientSession:
             self._early_links.append(link)
             return
         try:
+            link.check_size()
             attach = Attach(link, self)
             if self.principal.owes_token and attach.asked.address != CBS_NODE:
                 raise Condition(UNAUTHORIZED, f"this client has not logged in yet: it may only send a token to {CBS_NODE}")

@@ -245,12 +245,16 @@ class Exchanges:
             if not link.open:
                 self.logs.delete_queue(queue.node)
                 return
-            gone = nodes.find_exchange(exchange.uuid) is None
-            if gone or denial:
-                self.logs.delete_queue(queue.node)
-                link.refuse(deleted(exchange.name) if gone else Condition(UNAUTHORIZED, denial))
-            else:
+            try:
+                if nodes.find_exchange(exchange.uuid) is None:
+                    raise deleted(exchange.name)
+                if denial:
+                    raise Condition(UNAUTHORIZED, denial)
                 queue.add(attach, link, needs, browse=False).exchange = exchange.uuid
+            except Condition as condition:
+                self.logs.delete_queue(queue.node)
+                link.attach_to_nothing()
+                attach.session.end_link(link, condition)  # and what was made for it ends, too
             attach.session.touch()
             self.queues.turn.flush()
 

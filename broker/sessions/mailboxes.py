@@ -182,6 +182,6 @@ class Mailboxes:
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """Make a mailbox for this link."""
         box = Mailbox(self, attach.session, link, f"$reply/{self._new_id()}")
+        link.accept(dynamic_address=box.address, settled=True)
         self.add(box)
         link.context = box
-        link.accept(dynamic_address=box.address, settled=True)

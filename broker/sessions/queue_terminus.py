@@ -265,6 +265,8 @@ class QueueTerminus:
         if len(self.subscriptions) >= limits.MAX_CONSUMERS_PER_QUEUE and earlier is None:
             text = f"queue {node.name!r} has {limits.MAX_CONSUMERS_PER_QUEUE} subscriptions, its limit"
             raise Condition("amqp:resource-limit-exceeded", text)
+        link.browses = browse
+        link.accept(standing=standing)
         link.tags_sequences = drains or tags
         subscription = Subscription(attach.session, link, self, needs, browse=browse, selector=selector)
         subscription.drains = drains
@@ -273,8 +275,6 @@ class QueueTerminus:
                 self.selections = Selections(self, self._queues.searches)
             self.selections.add(selector)
         link.context = subscription
-        link.browses = browse
-        link.accept(standing=standing)
         self.subscriptions.append(subscription)
         if owners is not None and owner is not None:
             owners.joined(owner, subscription)

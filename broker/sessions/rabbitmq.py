@@ -123,12 +123,12 @@ class RabbitmqManagement:
         pair = _pair(attach)
         if pair in self._answers:
             raise Condition("amqp:not-allowed", "this connection has a link of that name that takes answers already")
+        link.accept(settled=True)
         address = f"$reply/{self._new_id()}"
         made = Answers(self._mailboxes, attach.session, link, address, self._nodes, lambda: self._answers.pop(pair))
         self._answers[pair] = made
         self._mailboxes.add(made)
         link.context = made
-        link.accept(settled=True)
 
     def answers(self, pair: Pair) -> Answers | None:
         """The other end of a pair."""

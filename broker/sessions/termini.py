@@ -98,12 +98,12 @@ class Termini:
         attach.demand(target.needs_of_sender(attach.session))
         target.admit(attach)
         producer = Producer(attach.session, link, target)
-        link.context = producer
         if target.takes_large and self._logs.takes_large:
             link.take_parts(producer, self._max_message_bytes)
         else:
             link.take_whole(min(self._max_message_bytes, limits.GATHERED_BYTES))
         link.accept(max_message_size=link.max_bytes)
+        link.context = producer
         target.attached(producer)
         producer.start()
 
