@@ -170,7 +170,7 @@ class Broker:
         claims = Claims(self.mailboxes)
         rabbitmq = RabbitmqManagement(self.administration, self.mailboxes, self.logs.nodes, new_id)
         self.transactions = Coordinator(self.logs, new_id)
-        relay = Relay(self.logs, [management.named, mailbox, queue, exchange])
+        self._relay = relay = Relay(clock, self.turn, self.logs, [management.named, mailbox, queue, exchange])
         self.making = Making(self.logs, self.queues, quota, new_id, queue_patterns=queue_patterns, topic_patterns=topic_patterns)
         self.termini = Termini(
             self.logs,
@@ -372,6 +372,7 @@ class Broker:
         self.slow.close()
         self.searches.close()
         self.admission.close()
+        self._relay.close()
         self.schedule.clear()  # ending the links may have scheduled calls
         self.turn.close()
         for ledger in self.ledgers.values():

@@ -109,6 +109,10 @@ TRANSACTION_MESSAGE_BYTES = 144
 CREDIT_WINDOW = 1000
 """Messages that a producer's link may send before earlier ones are settled."""
 
+RELEASED_PAUSE_S = 0.5
+"""After which a link without an address, at the latest, gets the credit of a released message back: some clients send such a
+message again at once."""
+
 MAX_UNSETTLED_PER_LINK = 5000
 """Unsettled deliveries to one consumer: no more are sent, whatever its credit is."""
 

@@ -130,12 +130,14 @@ class Target(Protocol):
 class Producer(LinkEnd):
     """See the module."""
 
-    __slots__ = ("_arrivals", "_names", "_upload", "link", "target", "timed")
+    __slots__ = ("_arrivals", "_names", "_upload", "link", "pause", "target", "timed")
 
     def __init__(self, session: Output, link: Receiver, target: Target) -> None:
         super().__init__(session)
         self.link = link
         self.target = target
+        self.pause: Callable[[Producer], None] | None = None
+        """Takes the credit of a released message, and gives it back later by `accepted`. None: it is given back at once."""
         self.timed = False
         """Whether any of the messages that it hands on may say when it expires or is to be given out."""
         self._upload: Upload | None = None
@@ -358,7 +360,10 @@ class Producer(LinkEnd):
         """This message was not taken."""
         if self.link.open:
             self.link.settle(delivery_id, 1, outcome, condition)
-            self.accepted(1)
+            if outcome == RELEASED and self.pause is not None:
+                self.pause(self)
+            else:
+                self.accepted(1)
 
 
 class Refused:

@@ -3,12 +3,18 @@
 Invariant: a broker that does not serve puts no message on a queue. Administrators, who may connect to it, get such a message
 back: it is rejected with the condition that an attach to its node would get.
 
+The credit of a link depends on no node. A message is released while its node is being deleted, the disk is full, or this broker
+leaves, and a client that sends it again at once would do so without end. So the credit of a released message comes back only
+after a pause; what is left of the credit is for messages to other nodes.
+
 Source: the OASIS specification "Using the Anonymous Terminus for Message Routing" (capability ANONYMOUS-RELAY).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.core import limits, message
 from broker.core.acl import questions
@@ -17,6 +23,7 @@ from broker.core.nodes import Routed
 from broker.sessions.attach import Attach, Output
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Denied, Producer, Target, Upload
+from broker.sessions.turn import Turn
 
 Named = Callable[[str], Target | None]
 """Finds a terminus by its address."""
@@ -25,7 +32,7 @@ Named = Callable[[str], Target | None]
 class Relay:
     """See the module. `named` are asked in order for the node of each message."""
 
-    __slots__ = ("_logs", "_named")
+    __slots__ = ("_clock", "_logs", "_named", "_paused", "_timer", "_turn")
     window = limits.CREDIT_WINDOW
     serves_queues = False
     takes_large = True
@@ -34,9 +41,22 @@ class Relay:
     of_any_user = False
     identity = ""
 
-    def __init__(self, logs: Logs, named: Sequence[Named]) -> None:
+    def __init__(self, clock: IReactorTime, turn: Turn, logs: Logs, named: Sequence[Named]) -> None:
+        self._clock = clock
+        self._turn = turn
         self._logs = logs
         self._named = tuple(named)
+        self._paused: dict[Producer, int] = {}
+        """How many messages of it were released since the timer was set."""
+        self._timer: IDelayedCall | None = None
+        """There is one while there are any."""
+
+    def close(self) -> None:
+        """Stop: no credit comes back any more."""
+        self._paused.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def anonymous(self, attach: Attach) -> Relay | None:
         """For a target without an address."""
@@ -50,10 +70,23 @@ class Relay:
         """Each message is checked on its own."""
 
     def attached(self, producer: Producer) -> None:
-        """Nothing is kept of its producers."""
+        """Its released messages pause it."""
+        producer.pause = self._pause
 
     def left(self, producer: Producer) -> None:
-        """Nothing was kept of it."""
+        """It gets no credit any more."""
+        self._paused.pop(producer, None)
+
+    def _pause(self, producer: Producer) -> None:
+        self._paused[producer] = self._paused.get(producer, 0) + 1
+        if self._timer is None:
+            self._timer = self._clock.callLater(limits.RELEASED_PAUSE_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self._timer, paused, self._paused = None, self._paused, {}
+        for producer, count in paused.items():
+            producer.accepted(count)
+        self._turn.flush()
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """Each to its own node."""
