@@ -18,7 +18,7 @@ counts. A change costs as much as itself. Pure."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -62,8 +62,12 @@ class Propagation:
         """Keys that must be compared."""
         self._again: set[str] = set()
         """Those of them that wait for the answer to a request."""
+        self._found: deque[str] = deque()
+        """Keys of the first comparison that were not looked at yet: those of bindings at the source. They come first."""
+        self._rest: deque[str] = deque()
+        """Then those of the interest, before those in `_changed`. The first one is not at the source, unless `_found` has any."""
         self._first: set[str] = set()
-        """Keys of the first comparison that are not done yet."""
+        """Keys of it that are asked for."""
         self._beyond: OrderedDict[str, None] = OrderedDict()
         """Keys for which there is no room."""
         self._refused: dict[str, str] = {}
@@ -86,16 +90,17 @@ class Propagation:
         """There is none any more."""
         self.is_read = self._comparable = self._doubtful = False
         self._asked, self._changed, self._again, self._first = {}, OrderedDict(), set(), set()
+        self._found, self._rest = deque(), deque()
 
     @property
     def is_ready(self) -> bool:
         """Whether everything is done that the first comparison has found."""
-        return self.is_read and not self._first
+        return self.is_read and not (self._found or self._rest or self._first)
 
     @property
     def is_misled(self) -> bool:
         """Whether the two exchanges do not fit together, and nothing is left to be withdrawn."""
-        return bool(self.mismatch) and self.is_read and not (self._asked or self._changed)
+        return bool(self.mismatch) and self.is_read and not (self._asked or self._found or self._rest or self._changed)
 
     # ---- reading
 
@@ -138,10 +143,9 @@ class Propagation:
         self.begin(self._source)
 
     def compare(self) -> None:
-        """Everything is read: compare it with the interest, those first that may have to go, which makes room."""
+        """Everything is read: it is compared with the interest by `wishes`, those first that may have to go, which makes room."""
         self.is_read = True
-        self._changed = OrderedDict.fromkeys(self._has if self.mismatch else (*self._has, *self.interest))
-        self._first = set(self._changed)
+        self._found, self._rest = deque(self._has), deque(() if self.mismatch else self.interest)
 
     # ---- changing
 
@@ -160,7 +164,7 @@ class Propagation:
     @property
     def may_go_on(self) -> bool:
         """Whether `wishes` has more to compare."""
-        return bool(self._changed) and len(self._asked) < limits.BINDINGS_AT_ONCE
+        return bool(self._found or self._rest or self._changed) and len(self._asked) < limits.BINDINGS_AT_ONCE
 
     def wishes(self) -> list[Wish]:
         """The requests that may go now. It compares a bounded number of keys."""
@@ -168,14 +172,24 @@ class Propagation:
         for _ in range(limits.BINDINGS_COMPARED):
             if not self.may_go_on:
                 break
-            key, _ = self._changed.popitem(last=False)
+            is_first = bool(self._found or self._rest)
+            key = (self._found or self._rest).popleft() if is_first else self._changed.popitem(last=False)[0]
+            if is_first:
+                self._changed.pop(key, None)
             wish = self._compared(key)
-            if wish is None:
-                self._first.discard(key)
-            else:
+            if wish is not None:
                 self._comparable = False
                 found.append(wish)
+                if is_first:
+                    self._first.add(key)
+            self._pass_over()
         return found
+
+    def _pass_over(self) -> None:
+        """Leave out the next keys of the interest that were looked at, because they were at the source, or are asked for. There
+        are no more than a route has bindings, and this costs a part of what a comparison costs."""
+        while self._rest and not self._found and (self._rest[0] in self._has or self._rest[0] in self._asked):
+            self._rest.popleft()
 
     def _compared(self, key: str) -> Wish | None:
         arguments, why = (None, "") if self.mismatch else self.interest.wanted(key, self._source)

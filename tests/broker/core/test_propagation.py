@@ -96,6 +96,49 @@ def test_so_many_requests_are_under_way_and_so_many_keys_are_compared_at_a_time(
     assert [wish.key for wish in two.wishes()] == ["c"]
 
 
+def test_a_key_of_the_first_comparison_has_one_request_at_a_time_and_its_changes_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`a` is at the source and wanted here, in other ways, and changes while it is asked for; `b` changes before that."""
+    monkeypatch.setattr(limits, "BINDINGS_COMPARED", 1)
+    wants = wanting("a", "b", "c")
+    one = read(wants, item("a", **passed("f")), item("c"))
+    one.touch(["b"])
+    assert one.wishes() == [Wish("a", passed("d"))]
+    one.touch(wants.put("u-a", "q", "a", None))
+    assert one.wishes() == [], "c is as it must be"
+    one.answered("a", 200, "")
+    assert (one.is_ready, one.may_go_on) == (False, True), "b was not looked at"
+    assert one.wishes() == [Wish("b", passed("d"))]
+    assert not one.is_ready
+    assert one.wishes() == [Wish("a", None)]
+    assert not one.may_go_on, "b has its request, and c is passed over"
+    one.answered("b", 200, "")
+    assert one.is_ready
+
+
+class Counted(str):
+    """A key that counts how often a key was looked up or stored."""
+
+    hashes = 0
+
+    def __hash__(self) -> int:
+        Counted.hashes += 1
+        return super().__hash__()
+
+
+def test_the_beginning_of_a_comparison_looks_no_key_up() -> None:
+    """Breaks when a connection of a route stops the broker for a time that grows with the bindings: `wishes` looks at some."""
+    wants = wanting(*map(Counted, range(1000)))
+    one = Propagation("x", "qpid-route.r", wants)
+    one.begin("s")
+    one.exchange(EXCHANGE)
+    Counted.hashes = 0
+    one.compare()
+    assert Counted.hashes == 0
+    assert not one.is_ready
+    assert len(one.wishes()) == limits.BINDINGS_AT_ONCE
+    assert 0 < Counted.hashes < 20 * limits.BINDINGS_AT_ONCE
+
+
 def test_a_binding_that_is_there_already_is_not_refused() -> None:
     one = read(wanting("a"))
     one.wishes()
