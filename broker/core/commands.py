@@ -69,7 +69,8 @@ may have OWNERS records.
 Version 10 brought dynamic routes (broker.core.propagation). A `route-add` of this kind needs version 10: an older primary would
 take it for a route with an empty key. So does a `bind` that replaces the arguments of a binding by others that differ from them
 only in type, such as `true` instead of 1: older releases take them for the same; and one that makes a binding again which still
-owes: it owes on, where older releases drop the debt. A `bind` that needs less is applied as they do it.
+owes: it owes on, where older releases drop the debt. Another `bind` may be under way, so every one with a number or a boolean in
+its arguments needs version 10, as soon as the cluster has it. A `bind` that needs less is applied as they do it.
 
 Invariants: a snapshot writes the text that was read, byte for byte, including fields that this version does not know (only a
 number that was assigned meanwhile is added); a command that this version cannot apply becomes an `UnknownCommand`, never a guess;

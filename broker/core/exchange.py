@@ -82,7 +82,7 @@ class Exchange(Generic[K]):
         """Bind a queue. Whether anything changed: False when it is bound just so already."""
         identity = (queue, key)
         was = self._bindings.get(identity)
-        if was is not None and _equal(was.arguments, arguments):
+        if was is not None and _is_exactly(dict(was.arguments), dict(arguments)):
             return False
         self._n_bound += 1
         binding = Binding(queue, key, dict(arguments), was.number if was else self._n_bound)
@@ -218,12 +218,17 @@ def matches(arguments: Mapping[str, Any], properties: Mapping[str, Any]) -> bool
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal as AMQP sees it: true is not 1."""
+    """Equal as AMQP sees it: true is not 1, but 1.0 is. Properties of messages have no values in values."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
-def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return one.keys() == other.keys() and all(_same(value, other[name]) for name, value in one.items())
+def _is_exactly(one: Any, other: Any) -> bool:
+    """Equal, and of the same types: also what is in lists and maps."""
+    if type(one) is not type(other) or one != other:
+        return False
+    if isinstance(one, dict):
+        return all(_is_exactly(value, other[name]) for name, value in one.items())
+    return not isinstance(one, list) or all(map(_is_exactly, one, other))
 
 
 def _queues(bindings: Iterable[Binding[K]]) -> tuple[K, ...]:

@@ -409,14 +409,22 @@ def binding_of(nodes: Nodes, exchange: ExchangeNode, queue: str, key: str, argum
     log, stands = nodes.binding((exchange.uuid, queue, key)) or ("", None)
     owes = exchange.keeps and stands is None
     needs = PASSAGE_SINCE if owes else 1
-    if stands is not None and stands.owes and nodes.version_of(log) >= EXACT_SINCE:
-        needs = EXACT_SINCE
+    version = nodes.version_of(log or (CLUSTER if nodes.clustered else LOCAL))
+    if version >= EXACT_SINCE and ((stands is not None and stands.owes) or _has_numbers(arguments)):
+        needs = EXACT_SINCE  # also if none stands: another one may be under way
     if stands is not None and stands.arguments == arguments and not same_text(stands.arguments, arguments):
         needs = EXACT_SINCE
-        if needs > nodes.version_of(log):
-            has = f"the cluster has version {nodes.version_of(log)} until every broker is upgraded"
+        if needs > version:
+            has = f"the cluster has version {version} until every broker is upgraded"
             raise Refused(409, f"this change of a binding needs machine version {needs}, and {has}; unbind it first")
     return Bind(needs=needs, exchange=exchange.uuid, queue=queue, key=key, arguments=arguments, owes=owes)
+
+
+def _has_numbers(value: Any) -> bool:
+    """Whether something in this value of a definition is equal for Python to a value of another type."""
+    if isinstance(value, dict):
+        return any(map(_has_numbers, value.values()))
+    return any(map(_has_numbers, value)) if isinstance(value, list) else isinstance(value, int | float)
 
 
 def plan_unbinding(nodes: Nodes, exchange: str, queue: str, key: str) -> tuple[str, Command]:

@@ -207,6 +207,18 @@ def test_binding_arguments_are_copied() -> None:
     assert exchange.route(None, lambda: {"p": 1}) == ("q",)
 
 
+@pytest.mark.parametrize("one, other", [(1, True), (1, 1.0), ([1], [True]), ({"a": [0]}, {"a": [False]})])
+def test_a_binding_has_the_last_arguments_although_python_takes_them_for_equal(one: Any, other: Any) -> None:
+    """Breaks when a dynamic route tells its source the arguments of before."""
+    exchange = Exchange[str]("h", HEADERS)
+    assert exchange.bind("q", "k", {"p": one})
+    assert exchange.bind("q", "k", {"p": other})
+    assert not exchange.bind("q", "k", {"p": other})
+    found = exchange.binding("q", "k")
+    assert found is not None
+    assert repr(found.arguments) == repr({"p": other})
+
+
 def test_true_is_not_one_but_one_is_one_point_nought() -> None:
     """Python says that True == 1; an AMQP user does not."""
     assert not matches({"p": 1}, {"p": True})

@@ -855,3 +855,39 @@ def test_an_alternate_exchange_of_this_broker_alone_from_an_earlier_release_does
     log, change = plan_alteration(two.nodes, "queue", "q", {"arguments": {"qpid.max_count": 5}})
     assert isinstance(change, Alter)
     assert (log, change.alternate) == (CLUSTER, "dlx")
+
+
+@pytest.mark.parametrize("one, other", [(1, True), (True, 1.0), ([1], [True]), ({"a": 0}, {"a": False})])
+def test_a_binding_is_compared_exactly_with_one_that_is_under_way(one: Any, other: Any) -> None:
+    """Breaks when the second of two requests that are committed together is answered as if nothing had changed."""
+    two = Two()
+    two.apply(CLUSTER, {"op": "machine-version", "needs": 10}, queue("q"))
+    plans = [plan_binding(two.nodes, "amq.match", "q", "k", {"p": each}) for each in (one, other)]
+    for planned in plans:
+        assert two.plan(planned) == CLUSTER
+    made = two.nodes.exchanges["amq.match"].routing.binding("u-q", "k")
+    assert made is not None
+    assert repr(made.arguments) == repr({"p": other})
+
+
+@pytest.mark.parametrize("log, clustered", [(CLUSTER, True), (LOCAL, True), (LOCAL, False)])
+@pytest.mark.parametrize("version", [9, 10])
+def test_only_a_binding_with_numbers_needs_the_version_that_compares_exactly(version: int, log: str, clustered: bool) -> None:
+    """A broker of an earlier release can read the others."""
+    states = {CLUSTER: State(), LOCAL: State()} if clustered else {LOCAL: State()}
+    nodes = Nodes(clustered=clustered)
+    nodes.rebuild(states)
+    first = {"op": "machine-version", "needs": version} if clustered else bind("amq.match", "u-none")
+    for change, _ in states[CLUSTER if clustered else LOCAL].apply(batch(1, first)).changes:
+        nodes.follow(CLUSTER if clustered else LOCAL, change)
+    level = "all" if log == CLUSTER or not clustered else "none"
+    at = states[log]
+    for change, _ in at.apply(batch(at.index + 1, queue("q", level))).changes:
+        nodes.follow(log, change)
+    found = []
+    for value in (None, "x", ["x", {"a": "b"}], 1, ["x", {"a": False}], [[1.0]]):
+        planned, command = plan_binding(nodes, "amq.match", "q", "k", {"p": value})
+        assert planned == log
+        found.append(command.needs)
+    exact = 10 if version == 10 or not clustered else 1
+    assert found == [1, 1, 1, exact, exact, exact]
