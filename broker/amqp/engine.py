@@ -76,7 +76,7 @@ class EngineListener(Protocol):
         """The peer answered a link that this side attached."""
 
     def on_messages(self, engine: Engine, link: Receiver) -> None:
-        """`link.inbox` has filled: `link.take` it."""
+        """`link.inbox` has filled: `link.take` it. It is empty if the peer has only used its credit up: that is due again."""
 
     def on_lost_post(self, engine: Engine, txn_id: bytes) -> None:
         """A message in this transaction has come on a link that this side has ended, and is dropped. Told before what follows."""
@@ -762,8 +762,8 @@ class Engine:
             if isinstance(link, Sender):
                 link.flowed()
                 self.listener.on_credit(self, link)
-            elif isinstance(link, Receiver) and self._door is not None and self._door.asked:
-                self._asked[link] = None
+            elif isinstance(link, Receiver) and self._door is not None:
+                self._producer_flowed(link, bool(self._door.asked))
         elif kind == lib.PN_CONNECTION_REMOTE_OPEN:
             self.remote_open = True
             self.listener.on_open(self)
@@ -791,6 +791,15 @@ class Engine:
             self._told_close(condition_text(lib.pn_transport_condition(self.transport)) or "the transport failed")
         elif kind == lib.PN_TRANSPORT_CLOSED:
             self._told_close("")
+
+    def _producer_flowed(self, link: Receiver, asks: bool) -> None:
+        try:
+            if link.flowed():
+                self.listener.on_messages(self, link)
+        except Condition as condition:
+            self.gathering.give_up(link, condition)
+        if asks and link.open:
+            self._asked[link] = None
 
     def _undecodable(self) -> None:
         """The door, a client's SASL layer, or proton (without an event) has stopped, because of a wrong frame or a failed login:

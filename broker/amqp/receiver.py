@@ -80,6 +80,7 @@ class Receiver(Link):
 
     engine: ReceivingEngine
     __slots__ = (
+        "_ahead",
         "_base",
         "account",
         "deliveries",
@@ -120,6 +121,8 @@ class Receiver(Link):
         """So many bytes of a delivery that is not whole are left in proton, which takes twice as much memory for them."""
         self.whole_bytes = SCRATCH_BYTES
         """A delivery of so many bytes may be taken out of proton at once."""
+        self._ahead = 0
+        """By how much the last flow had another delivery-count than proton."""
         self._base = 0
         self.deliveries: list[Any] = []
         """The pointer of delivery `_base + i`, or its pack; None where there is nothing to settle any more, or never was. The
@@ -204,6 +207,21 @@ class Receiver(Link):
     def _recount(self) -> None:
         """On a packed link, so many messages may come at most for the credit that the peer has."""
         self.account.credit = self.credit * packs.CAPACITY
+
+    def flowed(self) -> bool:
+        """The peer's flow has arrived. Returns whether its delivery-count says that the peer has used credit up without messages,
+        as it may (part 2.6.7). Condition, when it is lower than before, or missing: proton takes it as it is, and the credit that
+        it tells the peer would be wrong from then on. One less is usual while a message is arriving: some peers count it at its
+        end. The links of drains count packs, and are passed over."""
+        self._ahead += int(lib.pn_link_drained(self.handle))
+        if self.packed is not None or -1 <= self._ahead <= 0:
+            return False
+        if self._ahead < 0:
+            text = f"a flow on this link has a delivery-count that is {-self._ahead} too low, or has none"
+            raise Condition("amqp:invalid-field", f"{text}: count the deliveries that were sent on the link")
+        self.account.passed_over(self._ahead)
+        self._ahead = 0
+        return True
 
     def take_posted(self) -> dict[int, bytes]:
         """Which of the messages that `take` is about to give came in which transaction, by their positions."""

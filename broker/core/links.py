@@ -188,6 +188,11 @@ class Incoming:
         self.credit -= count
         return first
 
+    def passed_over(self, count: int) -> None:
+        """The peer has used credit for so many messages up without sending any: it is due again."""
+        self.credit -= count
+        self.held += count
+
     def give_back(self, count: int, may_flow: bool) -> int:
         """Credit for `count` messages is due. Returns how much to grant now: all that is due, or nothing when it `may` not."""
         self.held += count

@@ -194,6 +194,8 @@ class Producer(LinkEnd):
             for txn_id in () if posted is None else posted.values():
                 self.session.transactions.lost(txn_id)
             self._end_heedless(-link.account.credit)
+        elif not messages:
+            self.resume()
         elif posted:
             self._sort_by_transaction(first, messages, posted)
         else:
@@ -317,7 +319,7 @@ class Producer(LinkEnd):
 
     def _end_heedless(self, beyond: int) -> None:
         """The client sent more than its credit (part 2.6.7): end the link, because there would be no limit for such messages."""
-        text = f"{beyond} messages were sent without credit: send only while the link has credit"
+        text = f"{beyond} messages were sent without credit, or counted in a flow: send only while the link has credit"
         self.session.end_link(self.link, Condition("amqp:link:transfer-limit-exceeded", text))
 
     def one_by_one(self, first: int, messages: list[bytes], put: Callable[[Producer, int, bytes], None]) -> None:

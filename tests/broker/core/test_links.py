@@ -150,3 +150,14 @@ def test_an_account_agrees_with_one_entry_a_delivery(steps: list[tuple[str, int,
         ids, counts = account._ids, account._counts
         assert all(ids[i] + counts[i] <= ids[i + 1] for i in range(len(ids) - 1))
     assert flat(account.take_rest()) == list(model.values())
+
+
+def test_credit_that_the_peer_has_used_up_without_messages_is_due_again() -> None:
+    account = Incoming()
+    account.give_back(10, True)
+    account.passed_over(4)
+    assert (account.credit, account.held, account.next_id) == (6, 4, 0)
+    assert account.give_back(0, False) == 0
+    assert (account.give_back(0, True), account.credit, account.held) == (4, 10, 0)
+    account.passed_over(11)
+    assert account.credit == -1, "more than it had"
