@@ -104,8 +104,16 @@ def _the_first_is_cut_off_and_leads_again(at_s: float) -> list[Action]:
     return [Action(at_s, "isolate", "primary", seconds=0.8, choice=0.2), *asked]
 
 
+def _a_term_follows_its_own(at_s: float) -> list[Action]:
+    """The first is cut off until its term ends, and leads again before another: what it had not proposed comes to it again."""
+    asked = [Action(at_s + wait_s, "promote", 0) for wait_s in (0.68, 0.72, 0.78)]
+    return [Action(at_s, "isolate", 0, seconds=0.66, choice=0.2), *asked]
+
+
 _RIVALS = _plan(BUSY, *_repeated((1.0, 1.8, 2.6, 3.4), _two_are_asked), brokers=5, disk_s=_SLOW_SYNC_S)
-_TAILS = _plan(BUSY, *_repeated((1.0, 2.6, 4.2), _a_tail_diverges), checkpoint_bytes=_LOG_KEPT)
+_AT_EASE = [*(replace(each, count=160, burst=2, gap_s=0.05) for each in _PRODUCERS), _CONSUMER]
+"""Producers that have something to send all the time, and so little that their windows are not full."""
+_TAILS = _plan(_AT_EASE, *_repeated((1.0, 2.6, 4.2), _a_tail_diverges), checkpoint_bytes=_LOG_KEPT)
 # For so long that the journal, at rest, has marked as synced what is truncated afterwards.
 _MARKED_TAILS = _plan(
     BUSY, *(Action(at_s, "isolate", "primary", seconds=2.2, choice=0.2) for at_s in (1.0, 4.5)), checkpoint_bytes=_LOG_KEPT
@@ -187,6 +195,16 @@ _SUBSCRIBED = with_subscriptions(
     _plan(BUSY, *(Action(1.2 + 0.6 * number, "kill", "primary", seconds=0.2) for number in range(4)), duration_s=4.0), (0, 1)
 )
 _RANKED = _ranked(*(Action(at_s, "kill", "backup", seconds=0.1) for at_s in (1.2, 1.8)), checkpoint_bytes=2048)
+_RANKED_AND_RESTARTED = with_levels(
+    _plan(
+        BUSY,
+        *(Action(0.8 + 0.25 * number, "kill", "backup", seconds=0.1) for number in range(8)),
+        checkpoint_bytes=1024,
+        duration_s=3.0,
+    ),
+    (10,),
+)
+"""Levels are often empty when a checkpoint is written, so that only it says what comes next on them."""
 _SOME_DIE = [Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)]
 _MOVED = _moving(*_SOME_DIE, checkpoint_bytes=2048)
 _NUMBERED = _numbering(*_SOME_DIE, checkpoint_bytes=2048)
@@ -194,7 +212,13 @@ _FETCHED = _fetching(*_SOME_DIE, checkpoint_bytes=2048)
 _FETCHED_SLOWLY = _fetching(
     *(Action(1.4 + 0.9 * number, "kill", "primary", seconds=0.1) for number in range(3)), latency_s=_SLOW_LINKS_S
 )
-_MOVES = _moving(*_repeated((1.4, 2.4), _an_old_primary_comes_back), disk_s=_SLOW_SYNC_S)
+_MOVES = with_moves(
+    _plan(BUSY, *_repeated((0.9, 1.9, 2.9), _a_term_follows_its_own), disk_s=_SLOW_SYNC_S, duration_s=4.0),
+    count=300,
+    window=50,
+    gap_s=0.06,
+    burst=5,
+)
 _SWITCHES = with_brief(
     _plan(BUSY, *_repeated((1.5, 2.6, 3.7), _back_and_forth), duration_s=5.0), "all", away_s=0.6, made_at_s=(0.5, 3.0)
 )
@@ -445,7 +469,7 @@ PROVOKED: dict[str, Plan] = {
     "unsubscribes-before-it-is-committed": _SUBSCRIBED,
     "unsubscribes-nobody": _SUBSCRIBED,
     "levels-by-the-batch": _RANKED,
-    "checkpoint-forgets-levels": _RANKED,
+    "checkpoint-forgets-levels": _RANKED_AND_RESTARTED,
     "releases-the-lowest-level": _ranked(*_the_first_is_cut_off_and_leads_again(1.0)),
     "frees-a-group-with-its-first": _GROUPED,
     "behind-its-group": _GROUPED,

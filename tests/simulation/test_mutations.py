@@ -24,15 +24,12 @@ from tests.simulation.test_world import FIXED
 FIRST = range(1, 13)
 """Runs shift with every change of the plans or of production code; what is common is still caught by one of these."""
 LAST_CAUGHT_BY = {
-    "accepts-when-deposed": 8,
     "applies-twice": 6,
     "asks-for-what-no-disk-has": 2,
     "attests-before-it-is-saved": 2,
     "checkpoint-forgets-duplicates": 7,
-    "checkpoint-forgets-levels": 11,
     "checkpoint-forgets-sequences": 6,
     "checkpoint-keeps-the-dead": 6,
-    "commits-unverified": 8,
     "counts-before-it-is-committed": 4,
     "counts-its-own-unsynced": 3,
     "counts-old-acknowledgements": 3,
@@ -41,7 +38,6 @@ LAST_CAUGHT_BY = {
     "forgets-what-it-attests": 2,
     "forgets-what-it-gave-up": 7,
     "forgets-what-was-due": 2,
-    "keeps-a-diverged-tail": 8,
     "keeps-files-for-nobody": 91,
     "lets-go-late": 3,
     "levels-by-the-batch": 11,
@@ -62,7 +58,6 @@ LAST_CAUGHT_BY = {
     "stands-below-its-floor": 60,
     "stands-unasked": 23,
     "takes-over-beside-a-voter": 4,
-    "takes-the-lost-for-held": 5,
     "torn-tail-taken-as-whole": 3,
     "truncates-what-it-holds": 4,
     "votes-below-its-floor": 4,
