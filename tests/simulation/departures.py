@@ -39,6 +39,7 @@ from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
 from tests.simulation.reactor import HostReactor
 from tests.simulation.regressions import quiet
 from tests.simulation.small import Machine, SmallWorld
+from tests.simulation.world import swept
 
 QUEUES = {"q0": {}, "q1": {"qpid.priorities": 3}}
 _ENDS_S = 90.0
@@ -429,13 +430,14 @@ class Departures(SmallWorld):
 
 def run(seed: int, say: Callable[[str], None] | None = None) -> int:
     """Run the world of this seed. Returns how many messages its source has accepted. Violation when a promise is broken."""
-    world = Departures(seed, say)
-    world.run()
-    return sum(map(len, world.accepted.values()))
+    return swept(lambda: _accepted(Departures(seed, say)))
 
 
 def race(seed: int) -> int:
     """The same, where a drain goes on while it is called off."""
-    world = Departures(seed, races=True)
+    return swept(lambda: _accepted(Departures(seed, races=True)))
+
+
+def _accepted(world: Departures) -> int:
     world.run()
     return sum(map(len, world.accepted.values()))

@@ -11,6 +11,7 @@ error; it is never silently left out.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import inspect
 import multiprocessing
@@ -798,8 +799,11 @@ def _objection(run: Callable[[int], object], seed: int) -> str:
     try:
         run(seed)
     except Violation as violation:
-        return str(violation)
-    return ""
+        text = str(violation)
+    else:
+        return ""
+    gc.collect(1)  # the world that the exception has held
+    return text
 
 
 def table(findings: Sequence[Finding]) -> str:

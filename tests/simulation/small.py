@@ -9,7 +9,6 @@ by itself are a Violation.
 
 from __future__ import annotations
 
-import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from random import Random
@@ -82,8 +81,6 @@ class SmallWorld(ABC):
 
     def run(self) -> None:
         """Run it. Violation when a promise is broken."""
-        gc_was_on = gc.isenabled()
-        gc.disable()
         try:
             with surroundings(self.plan.chunk_bytes, self._logged):
                 self._live()
@@ -92,9 +89,6 @@ class SmallWorld(ABC):
             for machine in self._machines():
                 machine.kill()
             self.network.release()
-            gc.collect(1)
-            if gc_was_on:
-                gc.enable()
 
     @abstractmethod
     def _live(self) -> None:

@@ -40,6 +40,7 @@ from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
 from tests.simulation.reactor import HostReactor
 from tests.simulation.regressions import quiet
 from tests.simulation.small import Machine, SmallWorld
+from tests.simulation.world import swept
 
 QUEUE = "q0"
 _ENDS_S = 60.0
@@ -455,6 +456,9 @@ def position_of(batch: Batch) -> Position:
 
 def run(seed: int, say: Callable[[str], None] | None = None) -> int:
     """Run the world of this seed. Returns how many messages both clusters have accepted. Violation when a promise is broken."""
-    world = Takeovers(seed, say)
+    return swept(lambda: _accepted(Takeovers(seed, say)))
+
+
+def _accepted(world: Takeovers) -> int:
     world.run()
     return sum(map(len, world.accepted.values()))

@@ -24,7 +24,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, eventAsText, globalLogPublisher
@@ -507,12 +507,22 @@ def attempt(seed: int, keep: Collection[int] | None = None, say: Callable[[str],
 
 
 def outcome_of(plan: Plan, say: Callable[[str], None] | None = None) -> Outcome:
-    """Run a plan. What the world was made of is collected when it has gone, and not before."""
+    """Run a plan."""
+    return swept(lambda: World(plan, say).run())
+
+
+T = TypeVar("T")
+
+
+def swept(work: Callable[[], T]) -> T:
+    """Do this. What its world was made of is collected when that has gone, and not before; after an exception, which holds the
+    world, it is left to whoever catches that."""
     gc_was_on = gc.isenabled()
     gc.disable()
     try:
-        return World(plan, say).run()
-    finally:
+        found = work()
         gc.collect(1)
+        return found
+    finally:
         if gc_was_on:
             gc.enable()
