@@ -34,7 +34,7 @@ from broker.amqp.data import Condition
 from broker.core import limits, management, schema
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookup, shown
-from broker.core.commands import QueueAdd, Term
+from broker.core.commands import QueueAdd, QueueDel, Term
 from broker.core.links import REJECTED
 from broker.core.management import Page, Place, Stream
 from broker.core.nodes import LOCAL, ExchangeNode, QueueNode, Refused
@@ -54,6 +54,7 @@ from broker.sessions.queue_terminus import QueueTerminus
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
 from broker.sessions.refusals import Bounded
+from broker.sessions.removal import OnRequest
 from broker.sessions.room import full_text, has_room
 from broker.sessions.share import Allowance
 from broker.sessions.slow import SlowConsumers
@@ -417,7 +418,7 @@ class Administration:
         def done(result: bulk.Result) -> None:
             self._under_way.pop(number, None)
             body: dict[str, Any] = {"count": result.taken, "left": result.left}
-            body |= {"repeated": result.repeated} if result.repeated else {}
+            body |= {"repeated": result.stays[bulk.REPEATED]} if bulk.REPEATED in result.stays else {}
             body |= {} if result.next is None else {"next": result.next}
             if result.fault:
                 answer(409, f"{result.fault}; {result.taken} messages were processed before that", body)
@@ -523,7 +524,13 @@ class Administration:
             what = "create objects, because only there clients can use them" if creates else "change replicated objects"
             raise Refused(409, f"this broker is {self._logs.state}: only the primary can {what}{where}")
 
+        if isinstance(command, QueueDel) and node is not None:
+            fault = self._queues.removals.fault(node)
+            if fault:
+                raise Refused(409, fault)
+
         number, self._next_change = self._next_change, self._next_change + 1
+        told = ""
         counted = self._count(user, uuid, log) if isinstance(command, QueueAdd) else None
 
         def made(reason: str) -> None:
@@ -533,7 +540,7 @@ class Administration:
             if reason:
                 answer(409, reason, {})
             elif request.operation == "DELETE":
-                answer(204, "deleted", {})
+                answer(204, f"deleted; {told}" if told else "deleted", {})
             elif request.operation == "UPDATE":
                 self._answer_with(request, answer, 200, "updated")
             elif request.type == "queue":
@@ -544,8 +551,25 @@ class Administration:
                 names = {field: str(request.body.get(field) or "") for field in ("exchange", "queue", "key")}
                 answer(201, "created", schema.entity("binding", names | {"arguments": request.body.get("arguments") or {}}))
 
-        self._under_way[number] = log, partial(self._unanswered, rights, request)
-        ledger.change(command, made)
+        def propose(of_its_messages: str) -> None:
+            nonlocal told
+            told = of_its_messages
+            self._under_way[number] = log, unanswered
+            ledger.change(command, made)
+
+        def stays(why: str) -> None:
+            self._under_way.pop(number, None)
+            answer(409, why, {})
+
+        def holds() -> bool:
+            return not (request.body.get("ifUnused") and node is not None and self._consumers(node))
+
+        unanswered = partial(self._unanswered, rights, request)
+        if isinstance(command, QueueDel) and node is not None:
+            self._under_way[number] = self._logs.lead.name, unanswered
+            self._queues.removals.remove(node, OnRequest(propose, stays, holds))
+        else:
+            propose("")
 
     def _answer_with(self, request: management_node.Request, answer: Answer, status: int, text: str) -> None:
         """Answer with the current state of the queue, exchange or policy."""

@@ -60,6 +60,7 @@ from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
 from broker.sessions.rabbitmq import RabbitmqManagement
 from broker.sessions.relay import Relay
+from broker.sessions.removal import Removals
 from broker.sessions.schedule import Schedule
 from broker.sessions.share import Allowance, Share
 from broker.sessions.slow import SlowConsumers
@@ -164,7 +165,9 @@ class Broker:
             version=version,
             new_id=new_id,
         )
-        self.administration.bulk = Bulk(self.logs, self.queues, self.searches, self.schedule, clock.seconds)
+        self.administration.bulk = bulk = Bulk(self.logs, self.queues, self.searches, self.schedule, clock.seconds)
+        self.removals = Removals(self.logs, self.queues, bulk, self.schedule, clock.seconds)
+        self.queues.removals = self.removals
         management = ManagementTerminus(self.administration)
         queue, exchange, mailbox = self.queues.named, self.exchanges.named, self.mailboxes.named
         claims = Claims(self.mailboxes)
@@ -294,11 +297,13 @@ class Broker:
                 self.queues.begin(ledger)
                 self.numbered.begin(ledger)
                 self.initial_values.begin()
+                self.removals.begin()
                 self.turn.flush()
             return
         was, logs.state, logs.primary = logs.state, state, primary
         if was in SERVING and not logs.serving:
             self.schedule.clear()
+            self.removals.void()
             self.subscriptions.void()
             self.initial_values.over()
             self.administration.void(ledger.name)
@@ -318,6 +323,7 @@ class Broker:
                     self.queues.begin(each)
                     self.numbered.begin(each)
                 self.initial_values.begin()
+                self.removals.begin()
                 self.routes.begin()
                 self.alerts.begin()
                 if logs.leaving_text:

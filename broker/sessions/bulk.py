@@ -13,6 +13,10 @@ log or to a queue that is being deleted, large ones that would go to a queue of 
 duplicates. A message keeps its times: when it expires, and when it may first be delivered. Its failed deliveries are counted from
 zero.
 
+The last operation of a queue that is about to be deleted (`Bulk.clear`, broker.sessions.removal) takes more: a message that the
+exchange routes nowhere, or only to queues that have it as a duplicate, leaves for good. Dead letters and expired messages are
+left to broker.sessions.dead_letters, which adds the reason. It counts what it leaves by reason (`Result.stays`).
+
 Invariants: the dequeue of a message and its copies are in one batch, so that after a failover it is either in the old place or in
 the new one; a queue has one operation at a time; an operation has at most `_IN_FLIGHT` uncommitted steps, each of
 `limits.BULK_LOOKS` messages (`limits.BULK_READS` if it reads bodies) and about `limits.MAX_TURN_BYTES`.
@@ -20,8 +24,10 @@ the new one; a queue has one operation at a time; an operation has at most `_IN_
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from broker.core import limits, message
@@ -65,33 +71,46 @@ class Place(Protocol):
 
 
 class Result(NamedTuple):
-    """The result of an operation: how many messages were `taken`, how many matching ones were left, and how many of these are
-    `repeated`: duplicates on a target queue. `next`: where the next request continues; None at the end. `fault`: why it could not
-    continue, "" if it could."""
+    """The result of an operation: how many messages were `taken`, and how many matching ones were left. `next`: where the next
+    request continues; None at the end. `fault`: why it could not continue, "" if it could. `dropped`: how many of those taken no
+    queue has; only the last operation of a queue drops any. `stays`: why messages were left that were to be put somewhere."""
 
     taken: int
     left: int
-    repeated: int
     next: list[int] | None
     fault: str
+    dropped: int = 0
+    stays: Mapping[str, int] = MappingProxyType({})
 
 
 class Asked(NamedTuple):
     """A request: at most `most` messages (0: all) that match the selector, if there is one. `to` is the queue or exchange that
-    they are put on; None: they are purged."""
+    they are put on; None: they are purged. `last`: the queue is about to be deleted."""
 
     most: int
     selector: Selector | None
     to: QueueNode | ExchangeNode | None
+    last: bool = False
 
 
 class _Absent(Exception):
     """The body that decides about a message is not in memory."""
 
 
-_NOWHERE = Routed([])
-_REPEATED = Routed([])
-"""A target queue has had the message within its window of duplicates."""
+HELD = "are with consumers, or in transactions that are not over"
+DUE = "are dead letters, or have expired, and have not left yet"
+GOING = "go to a queue that is being deleted, or is not ready"
+OTHER_LOG = "go to a queue with another replication level, whose messages are stored in another log"
+GROUPS = "are larger than 1.25 MiB, and go to a queue with message groups"
+UNREADABLE = "cannot be read"
+REPEATED = "are duplicates on the queue that they go to"
+NOWHERE = "go to no queue"
+PASSING = (HELD, DUE, GOING)
+"""Reasons why messages are left that may soon be over."""
+
+
+class _Stays(Exception):
+    """A message stays where it is, for this reason."""
 
 
 class _One:
@@ -143,7 +162,8 @@ class Operation:
         self._done = done
         self._ends_s = seconds() + limits.BULK_S
         self._over = self._stopped = self._reads_head = False
-        self._in_flight = self._taken = self._left = self._repeated = 0
+        self._in_flight = self._taken = self._left = self._dropped = 0
+        self._stays: Counter[str] = Counter()
         self._next: list[int] | None = None
         self._fault = ""
         self._head: tuple[int, bytes] = (-1, b"")
@@ -174,7 +194,7 @@ class Operation:
 
     def _finish(self) -> None:
         self.void()
-        self._done(Result(self._taken, self._left, self._repeated, self._next, self._fault))
+        self._done(Result(self._taken, self._left, self._next, self._fault, self._dropped, self._stays))
 
     @property
     def _key(self) -> tuple[str, str]:
@@ -188,6 +208,9 @@ class Operation:
             return False
         if self._place.held:
             self._schedule.after(self._key, _HELD_S, self._later)
+            return False
+        if self._asked.last and self._logs.closed:  # what is put somewhere now may come too late for the drain
+            self._stop(self._logs.redirect().text)
             return False
         if self._seconds() >= self._ends_s:
             self._stop(goes_on=True)
@@ -225,6 +248,9 @@ class Operation:
         if sequence in self._place.letters:
             return True
         return not messages.order.is_acquired(sequence) or (messages.delays is not None and messages.delays.is_waiting(sequence))
+
+    def _has_expired(self, messages: Messages, sequence: int) -> bool:
+        return messages.expiries is not None and 0 < messages.expiries.at(sequence) <= self._place.ledger.now_ms
 
     def _purge(self, messages: Messages, looked: list[int]) -> None:
         found: list[int] = []
@@ -266,6 +292,17 @@ class Operation:
         if lane.unreadable(sequence)[0]:
             return None
         raise _Absent
+
+    def _free_data_of(self, messages: Messages, sequence: int) -> bytes:
+        """The same, of a message that may leave. _Absent, _Stays."""
+        if self._asked.last and (sequence in self._place.letters or self._has_expired(messages, sequence)):
+            raise _Stays(DUE)
+        if not self._is_free(messages, sequence):
+            raise _Stays(HELD)
+        data = self._data_of(messages, sequence)
+        if data is None:
+            raise _Stays(UNREADABLE)
+        return data
 
     def _wait_for(self, messages: Messages, sequence: int) -> None:
         """Continue at this message when it is in memory."""
@@ -317,20 +354,16 @@ class Operation:
                 self._walk.back(sequence)
                 break
             try:
-                data = self._data_of(messages, sequence) if self._is_free(messages, sequence) else None
+                data = self._free_data_of(messages, sequence)
+                if selector is not None and not self._picks(selector, messages, sequence, data):
+                    continue
+                routed, queues = self._routed(data, to, puts, large=sequence in messages.large)
             except _Absent:
                 self._wait_for(messages, sequence)
                 break
-            if data is None:
+            except _Stays as why:
                 self._left += 1
-                continue
-            if selector is not None and not self._picks(selector, messages, sequence, data):
-                continue
-            routed = self._routed(data, to, puts, large=sequence in messages.large)
-            queues = routed.queues
-            if not queues:
-                self._left += 1
-                self._repeated += routed is _REPEATED
+                self._stays[str(why)] += 1
                 continue
             manifest = messages.large.get(sequence)
             nbytes = len(data) if manifest is None else manifest.nbytes
@@ -342,8 +375,7 @@ class Operation:
                 break
             if manifest is not None:
                 self._walk.back(sequence + 1)
-                if isinstance(to, ExchangeNode):
-                    routing.count(to, routed)
+                self._leaves(to, routed)
                 self._put_large(messages, sequence, manifest, data, queues)
                 return
             found.append(sequence)
@@ -354,8 +386,7 @@ class Operation:
             self._take(messages, found)
             with ledger.pending.one_batch(sum(each.nbytes for each in puts.values())):
                 for one in ones:
-                    if isinstance(to, ExchangeNode):
-                        routing.count(to, one.routed)
+                    self._leaves(to, one.routed)
                     one.data = pass_on(self._logs, one.routed, one.data)
                 for queue, each in puts.items():
                     timed = any(map(any, each.times))
@@ -364,8 +395,17 @@ class Operation:
                 ledger.dequeue(messages.number, found)
                 self._await()
 
-    def _routed(self, data: bytes, to: QueueNode | ExchangeNode, puts: Mapping[QueueNode, _Puts], *, large: bool) -> Routed:
-        """Where this message goes, of which `data` is the first part if it is large; no queue when it stays."""
+    def _leaves(self, to: QueueNode | ExchangeNode, routed: Routed) -> None:
+        """Count a message that is about to be put on these queues."""
+        if isinstance(to, ExchangeNode):
+            routing.count(to, routed)
+        self._dropped += not routed.queues
+
+    def _routed(
+        self, data: bytes, to: QueueNode | ExchangeNode, puts: Mapping[QueueNode, _Puts], *, large: bool
+    ) -> tuple[Routed, list[QueueNode]]:
+        """Where this message goes, of which `data` is the first part if it is large, and the queues there that it is put on: not
+        those that have it as a duplicate. _Stays."""
         logs, node, ledger = self._logs, self._place.node, self._place.ledger
         if isinstance(to, QueueNode):
             routed = Routed([to])
@@ -373,20 +413,29 @@ class Operation:
             try:
                 routed = routing.find(logs.nodes, to, message.subject(data) or "", data)
             except message.BadMessage:
-                return _NOWHERE
+                raise _Stays(UNREADABLE) from None
             routed = routed._replace(queues=[queue for queue in routed.queues if queue is not node])
+        if not routed.queues and not self._asked.last:
+            raise _Stays(NOWHERE)
+        repeated: list[QueueNode] = []
         for queue in routed.queues:
-            if queue.messages is None or logs.ledger_of(queue) is not ledger:
-                return _NOWHERE
-            if queue is not to and logs.nodes.is_going(queue.uuid):
-                return _NOWHERE
+            if queue.messages is None or (queue is not to and logs.nodes.is_going(queue.uuid)):
+                raise _Stays(GOING)
+            if logs.ledger_of(queue) is not ledger:
+                raise _Stays(OTHER_LOG)
             if large and queue.asked.get(GROUP_KEY):
-                return _NOWHERE
-            if queue.detects_duplicates:
-                one, put = id_of(data), puts.get(queue)
-                if one is not None and (queue.repeats(data, ledger.now_ms) or (put is not None and one in put.ids)):
-                    return _REPEATED
-        return routed
+                raise _Stays(GROUPS)
+            if self._is_repeated(data, queue, puts):
+                if not self._asked.last:
+                    raise _Stays(REPEATED)
+                repeated.append(queue)
+        return routed, [queue for queue in routed.queues if queue not in repeated] if repeated else routed.queues
+
+    def _is_repeated(self, data: bytes, queue: QueueNode, puts: Mapping[QueueNode, _Puts]) -> bool:
+        """Whether the queue has this message already, or gets it in this step."""
+        one = id_of(data) if queue.detects_duplicates else None
+        put = puts.get(queue)
+        return one is not None and (queue.repeats(data, self._place.ledger.now_ms) or (put is not None and one in put.ids))
 
     def _fault_of(self, queues: list[QueueNode], nbytes: int, puts: Mapping[QueueNode, _Puts]) -> str:
         """Why a message cannot be put on all of these; "" when it can."""
@@ -400,7 +449,7 @@ class Operation:
             count, before = (1, 0) if put is None else (len(put.messages) + 1, put.nbytes)
             if not has_room(queue, count, before + nbytes):
                 return full_text(queue, before + nbytes)
-        return "" if ledger.room.takes(nbytes * len(queues)) else ledger.room.text
+        return "" if not queues or ledger.room.takes(nbytes * len(queues)) else ledger.room.text
 
     def _times_of(self, messages: Messages, sequence: int) -> Said:
         expiries, delays = messages.expiries, messages.delays
@@ -463,6 +512,14 @@ class Bulk:
         except ValueError:
             raise Refused(400, "`after` must be the `next` of an earlier answer") from None
         Operation(place, asked, walk, self._logs, self._share, self._schedule, self._seconds, done)
+
+    def clear(self, node: QueueNode, to: ExchangeNode, after: list[int], done: Callable[[Result], None]) -> None:
+        """Start the last operation on this queue, which is about to be deleted and has no other operation: send its messages
+        through this exchange, from the place `after` on ([]: from the beginning)."""
+        place = self._places.at(node)
+        assert node.messages is not None, "the caller has looked"
+        walk = Walk(node.messages.order, after)
+        Operation(place, Asked(0, None, to, last=True), walk, self._logs, self._share, self._schedule, self._seconds, done)
 
     def _asked(self, node: QueueNode, operation: str, body: Mapping[str, Any]) -> Asked:
         fields = {"count", "filter", "after"} | {PURGE: set(), MOVE: {"to"}, REROUTE: {"exchange"}}[operation]

@@ -370,7 +370,7 @@ class DeadLetters:
         going = next((queue for queue in queues if logs.nodes.is_going(queue.uuid)), None)
         if going is not None:
             self._stands = True
-            logs.ledgers[going.log].pending.when_committed(self._go_on)
+            logs.when_decided(going, self._go_on)
             return True
         nbytes *= len(queues)
         if messages is not None and not all(ledger.room.fits_letter(nbytes) for ledger in set(map(logs.ledger_of, queues))):

@@ -145,6 +145,7 @@ class Departure:
         def committed(reason: str) -> None:
             self._logs.halted = False
             self._queues.unused.begin()
+            self._queues.removals.begin()
             for terminus in self._queues.termini:
                 terminus.leaves_or_stays()
             answer(reason)

@@ -52,7 +52,11 @@ class Logs:
             for name in ((LOCAL, CLUSTER) if clustered else (LOCAL,))
         }
         self.nodes.under_way = lambda: chain.from_iterable(ledger.pending.under_way() for ledger in self.ledgers.values())
-        self.nodes.is_going = lambda uuid: any(ledger.pending.is_going(uuid) for ledger in self.ledgers.values())
+        self.closing_queues: dict[str, list[Callable[[], None]]] = {}
+        """Identity of a queue whose last messages leave before its deletion is proposed -> the calls when that is decided."""
+        self.owed: dict[str, None] = {}
+        """Identities of queues that are to go when this broker serves, because their messages go elsewhere first."""
+        self.nodes.is_going = self._is_going
         self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
         self.state = "joining" if clustered else "recovering"
         self.primary = ""
@@ -70,6 +74,16 @@ class Logs:
     def serving(self) -> bool:
         """Whether this broker serves clients."""
         return self.state in SERVING
+
+    def _is_going(self, uuid: str) -> bool:
+        return uuid in self.closing_queues or any(ledger.pending.is_going(uuid) for ledger in self.ledgers.values())
+
+    def when_decided(self, node: QueueNode, call: Callable[[], None]) -> None:
+        """Call when a queue that is being deleted is gone, or stays."""
+        if node.uuid in self.closing_queues:
+            self.closing_queues[node.uuid].append(call)
+        else:
+            self.ledgers[node.log].pending.when_committed(call)
 
     def moved_s(self) -> float:
         """The time of the last proposal or commit of any log, by the reactor's clock."""
@@ -188,7 +202,7 @@ class Logs:
 
     def begins(self, ledger: Ledger) -> None:
         """Later messages get sequences after the existing ones. The queues of subscriptions that ended with the last process are
-        deleted."""
+        deleted: those whose messages go elsewhere first, when this broker serves."""
         self.nodes.go_on(ledger.name)
         ledger.begin_parts()
         if ledger is self.ledgers[LOCAL]:
@@ -197,11 +211,14 @@ class Logs:
                 shared = node.terms is not None and node.terms.shared
                 passing = definition.auto_delete and (definition.exclusive or shared) and not definition.durable
                 if node.log == LOCAL and (definition.lifetime or (passing and not node.auto_delete_s)):
-                    self.delete_queue(node)
+                    if node.depth and definition.alternate:
+                        self.owed[node.uuid] = None
+                    else:
+                        self.delete_queue(node)
             for exchange in self.nodes.exchanges.values():
                 if exchange.log == LOCAL and exchange.definition.lifetime:
                     ledger.change(ExchangeDel(uuid=exchange.uuid), lambda reason: None)
 
     def delete_queue(self, node: QueueNode) -> None:
-        """Propose that this queue goes."""
+        """Propose that this queue goes, with its messages (broker.sessions.removal sends them on first)."""
         self.ledgers[node.log].change(QueueDel(uuid=node.uuid), lambda reason: None)

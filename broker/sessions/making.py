@@ -31,6 +31,7 @@ from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
+from broker.sessions.removal import ByItself
 
 TOPICS: Final = frozenset({"topic", "temporary-topic"})
 """Capabilities by which a client asks for a topic."""
@@ -134,6 +135,13 @@ class Making:
         by_messages = policy in (LifetimePolicy.ON_NO_MESSAGES, LifetimePolicy.ON_NO_LINKS_OR_MESSAGES)
         command: Command = QueueDelIfEmpty(uuid=node.uuid) if by_messages else QueueDel(uuid=node.uuid)
 
+        def ends() -> bool:
+            return policy.ends(self._queues.users(node), node.depth)
+
+        def kept() -> None:
+            if self._logs.nodes.queue_by_uuid(node.uuid) is not None:
+                self.left[node.uuid] = policy
+
         def answered(reason: str) -> None:
             # Not deleted, because a message arrived meanwhile. It may have left again.
             still = self._logs.nodes.queue_by_uuid(node.uuid)
@@ -141,7 +149,11 @@ class Making:
                 self.left[node.uuid] = policy
                 self._look(still)
 
-        self._logs.ledgers[node.log].change(command, answered)
+        propose = partial(self._logs.ledgers[node.log].change, command, answered)
+        if by_messages:
+            propose()
+        else:
+            self._queues.removals.remove(node, ByItself(ends, propose, kept))
 
     # ---- names that match a pattern
 

@@ -148,6 +148,8 @@ class QueueTerminus:
         self._queues.logs.must_serve()
         if self.node.messages is None or not self.ledger.serving:
             raise Condition("amqp:resource-locked", f"queue {self.node.name!r} is not ready yet; try again")
+        if self.node.uuid in self._queues.logs.closing_queues:
+            raise Condition("amqp:resource-locked", f"queue {self.node.name!r} is being deleted; try again")
 
     def attached(self, producer: Producer) -> None:
         """One more producer."""
@@ -194,7 +196,7 @@ class QueueTerminus:
         if self._queues.logs.nodes.is_going(self.node.uuid):
             if not self._awaits_end:
                 self._awaits_end = True
-                self._queues.logs.ledgers[self.node.log].pending.when_committed(self._end_decided)
+                self._queues.logs.when_decided(self.node, self._end_decided)
             return False
         if is_crowded(self.node):
             self._queues.crowded[self] = None
@@ -485,6 +487,11 @@ class QueueTerminus:
         return subscription.gives_back(room)
 
     # ---- the end
+
+    def end_consumers(self, condition: Condition) -> None:
+        """End the links of all subscriptions: what they held is on the queue again."""
+        for subscription in list(self.subscriptions):
+            subscription.end_link(condition)
 
     def gone(self) -> None:
         """The queue was deleted: end its links."""

@@ -24,6 +24,7 @@ from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Producer
 from broker.sessions.queue_terminus import Keeper, QueueTerminus
+from broker.sessions.removal import ByItself, Removals
 from broker.sessions.room import is_crowded_still
 from broker.sessions.schedule import Schedule
 from broker.sessions.share import Share
@@ -45,7 +46,7 @@ class Queues:
         """The share of each turn for searches of selectors."""
         self.turn = turn
         self.schedule = schedule
-        self.unused = Unused(logs, schedule, self.users)
+        self.unused = Unused(logs, schedule, self.users, self.remove_unused)
         self.last_values = LastValues(schedule)
         self.bodies = BodyReader(logs.residency, turn)
         self.crowded: dict[QueueTerminus, None] = {}
@@ -56,6 +57,8 @@ class Queues:
         self._termini: dict[str, QueueTerminus] = {}
         self.keeper: Keeper
         """To be set before a link attaches."""
+        self.removals: Removals
+        """To be set before a queue goes."""
         self.on_left: Callable[[QueueNode], None] = lambda node: None
         """Hears of each queue that a link has left."""
 
@@ -131,6 +134,10 @@ class Queues:
         if terminus is not None:
             self.crowded.pop(terminus, None)
             terminus.gone()
+
+    def remove_unused(self, node: QueueNode) -> None:
+        """Let a queue go for as long as no link is attached to it."""
+        self.removals.remove(node, ByItself(lambda: not self.users(node), lambda: self.logs.delete_queue(node)))
 
     def begin(self, ledger: Ledger) -> None:
         """This broker and this ledger's log begin to serve: find the work that the last term has left."""

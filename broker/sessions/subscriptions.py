@@ -8,6 +8,9 @@ change the subscription. A closed link ends it, and the close is answered when t
 attach waits ends it as well: then the close is answered at once. A shared subscription that is not durable ends with its last
 link. An attach without a source returns the terms of the subscription with the link's name.
 
+A queue that ends, or is replaced, first sends its messages through its alternate exchange (broker.sessions.removal). If they
+cannot go, the subscription stays, and the close or the attach is answered with the reason.
+
 Invariants: while a change of a subscription's queue is in progress, attaches to it wait; this broker proposes at most one change
 at a time for each subscription; a lasting subscription has its queue in the cluster's log if its exchange is there.
 """
@@ -36,6 +39,7 @@ from broker.sessions.logs import Logs
 from broker.sessions.queue_terminus import QueueTerminus
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
+from broker.sessions.removal import ByItself, OnRequest, is_bare
 from broker.sessions.selecting import selector_of
 
 Answer = Callable[[str], None]
@@ -94,7 +98,8 @@ class Subscriptions:
 
     def _when_settled(self, attach: Attach, link: Link, name: str, then: Callable[[], None]) -> None:
         """Make this call, at once or after the change of that queue that is in progress; a Condition refuses the link."""
-        waiting = self._under_way.get(name)
+        node = self._logs.nodes.queues.get(name)
+        waiting = self._under_way.get(name, None if node is None else self._logs.closing_queues.get(node.uuid))
         if waiting is None:
             then()
             return
@@ -133,7 +138,25 @@ class Subscriptions:
             text = f"subscription {terms.name!r} is in use, with another address or other filters"
             raise Condition("amqp:resource-locked", text)
         attach.demand(questions.unsubscribe(node))
-        self._make(attach, link, terms, binding, needs, node)
+        if is_bare(node):
+            self._make(attach, link, terms, binding, needs, node)
+            return
+
+        def replace(told: str) -> None:
+            try:
+                if link.open:
+                    self._make(attach, link, terms, binding, needs, node)
+            except Condition as condition:
+                stays(condition)
+            if not self._logs.nodes.is_going(node.uuid):  # nothing was proposed: the old queue stays
+                self._go_on(node.name)
+
+        def stays(condition: Condition) -> None:
+            if link.open:
+                link.refuse(condition)
+                attach.session.touch()
+
+        self._remove(node, replace, lambda why: stays(Condition("amqp:resource-locked", why)))
 
     def _bind(self, binding: Bind, queue: str) -> Bind:
         """This binding, which names no queue yet, for the queue of that identity."""
@@ -281,26 +304,60 @@ class Subscriptions:
                 link.end_condition = Condition("amqp:resource-locked", text)
         elif self._logs.serving and not self._logs.closed:
             link.ends_later = True
-            self._change(node.log, node.name, [QueueDel(uuid=node.uuid)], lambda reason: self._ended(subscription))
+            self._remove(
+                node,
+                lambda told: self._change(
+                    node.log, node.name, [QueueDel(uuid=node.uuid)], lambda reason: self._ended(subscription)
+                ),
+                partial(self._not_ended, subscription),
+            )
             return
         queue.unsubscribed()
+
+    def _not_ended(self, subscription: Subscription, why: str) -> None:
+        """Messages are left on the queue and cannot go: the subscription stays."""
+        subscription.link.end_condition = Condition("amqp:resource-locked", why)
+        self._ended(subscription)
+        node = self._logs.nodes.queue_by_uuid(subscription.node.uuid)
+        if node is not None:
+            self._queues.at(node).unsubscribed()
 
     def _ended(self, subscription: Subscription) -> None:
         subscription.link.answer_end()
         subscription.session.touch()
 
     def delete(self, node: QueueNode) -> None:
-        """Propose that this queue goes, with which its last consumer has gone."""
+        """Let this queue go, with which its last consumer has gone."""
         if node.terms is None or node.name in self._under_way:
-            self._logs.delete_queue(node)
+            wish = ByItself(lambda: not self._queues.consumers(node), lambda: self._logs.delete_queue(node))
         else:
-            self._change(node.log, node.name, [QueueDel(uuid=node.uuid)], lambda reason: None)
+            wish = ByItself(
+                lambda: not self._queues.consumers(node),
+                lambda: self._change(node.log, node.name, [QueueDel(uuid=node.uuid)], lambda reason: None),
+            )
+        self._queues.removals.remove(node, wish)
 
     # ---- changes
 
+    def _remove(self, node: QueueNode, propose: Callable[[str], None], stays: Callable[[str], None]) -> None:
+        """Let a subscription's queue go, on request: attaches wait until that is over."""
+        self._under_way[node.name] = []
+
+        def stayed(why: str) -> None:
+            stays(why)
+            self._go_on(node.name)
+
+        self._queues.removals.remove(node, OnRequest(propose, stayed))
+
+    def _go_on(self, name: str) -> None:
+        """The change of this queue is over: let the attaches that wait for it go on."""
+        for each in self._under_way.pop(name, []):
+            each()
+        self._queues.turn.flush()
+
     def _change(self, log: str, name: str, commands: list[Command], done: Answer) -> None:
         """Propose these in one batch; `done` gets "" or why the last but one, or the only one, changed nothing."""
-        self._under_way[name] = []
+        self._under_way.setdefault(name, [])
         reasons: list[str] = []
 
         def answered(reason: str) -> None:

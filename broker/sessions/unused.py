@@ -30,12 +30,15 @@ _log = Logger()
 
 
 class Unused:
-    """See the module. `users` returns the number of a queue's links."""
+    """See the module. `users` returns the number of a queue's links; `remove` lets a queue go that has none."""
 
-    def __init__(self, logs: Logs, schedule: Schedule, users: Callable[[QueueNode], int]) -> None:
+    def __init__(
+        self, logs: Logs, schedule: Schedule, users: Callable[[QueueNode], int], remove: Callable[[QueueNode], None]
+    ) -> None:
         self._logs = logs
         self._schedule = schedule
         self._users = users
+        self._remove = remove
 
     def begin(self) -> None:
         """This broker begins to serve: the full time of each unused queue starts again."""
@@ -68,7 +71,7 @@ class Unused:
             self.left(node)
             return
         _log.info("queue {name!r} is deleted: it was unused for {s} s", name=node.name, s=node.auto_delete_s)
-        self._logs.delete_queue(node)
+        self._remove(node)
 
 
 def _key(node: QueueNode) -> tuple[str, str]:
