@@ -54,4 +54,18 @@ OF_ALTERATIONS = {
         "with ledger.pending.one_batch(sum(each.nbytes for each in puts.values())):",
         "ledger.dequeue(messages.number, found); ledger.pending.cut()\n            if True:",
     ),
+    "deletes-without-rerouting": Bug(
+        "deletes a queue with its messages, without its alternate exchange",
+        "broker.sessions.removal",
+        "is_bare",
+        "if messages is None or not node.definition.alternate:",
+        "if True:",
+    ),
+    "deletes-before-it-reroutes": Bug(
+        "deletes a queue without its messages that are being written, or that come while the others go",
+        "broker.sessions.removal",
+        "Removals._line_up",
+        "self._line.append(removal)",
+        "return self._propose(removal)",
+    ),
 }

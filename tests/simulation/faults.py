@@ -511,9 +511,13 @@ class Faults:
         return None
 
     def _move(self, action: Action) -> str | None:
-        """From now on an operator moves what comes to one queue to another one."""
+        """From now on an operator moves what comes to one queue to another one, or deletes it if it sends on what is left."""
         del action
-        self._world.operators.keep_moving(ASIDE, BESIDE)
+        deleted = [step for step in self._world.plan.steps if step.name == ASIDE and "alternateExchange" in step.body]
+        if deleted:
+            self._world.operators.keep_deleting(deleted[0])
+        else:
+            self._world.operators.keep_moving(ASIDE, BESIDE)
         return None
 
     def _alter(self, action: Action) -> str | None:

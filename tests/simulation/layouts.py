@@ -51,6 +51,8 @@ FETCHED, FROM = "fetched", "from"
 """Where a route ends, and where it begins."""
 ASIDE, BESIDE = "aside", "beside"
 """Where an operator moves messages from, and to."""
+LEFT = "left"
+"""The alternate exchange of the first of them, if the operator deletes it instead."""
 NUMBERED = "numbered"
 TICKER, TICKS = "ticker", "ticks"
 """An exchange that numbers and keeps what goes through it, and the queue that has all of it."""
@@ -332,9 +334,17 @@ def with_route(plan: Plan, **fields: Any) -> Plan:
     return _with(plan, steps, clients)
 
 
-def with_operator(plan: Plan, **fields: Any) -> Plan:
-    """What is sent to one queue is moved to another one by an operator (action `move`), where consumers take it."""
+def with_operator(plan: Plan, *, deletes: bool = False, **fields: Any) -> Plan:
+    """What is sent to one queue is moved to another one by an operator (action `move`), where consumers take it. `deletes`: the
+    operator deletes the queue again and again, and what is left on it goes there through its alternate exchange."""
     steps = [Step("queue", name, {"replicate": "all"}) for name in (ASIDE, BESIDE)]
+    if deletes:
+        steps = [
+            steps[1],
+            Step("exchange", LEFT, {"exchangeType": "fanout", "replicate": "all"}),
+            _binding(LEFT, BESIDE, ""),
+            Step("queue", ASIDE, {"replicate": "all", "alternateExchange": LEFT}),
+        ]
     sends: dict[str, Any] = {"arrives": (BESIDE,), "late": True, "count": 150, "burst": 8, "gap_s": 0.02, "resend": False}
     clients = [
         ClientPlan("fetched", f"o-{BESIDE}", ASIDE, **sends | fields),

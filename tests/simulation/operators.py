@@ -61,6 +61,10 @@ class Operators:
         """Move all messages of a queue to another, again and again."""
         self._begin(self._keep_moving(source, to))
 
+    def keep_deleting(self, step: Step) -> None:
+        """Delete the queue that this step makes, and make it anew, again and again."""
+        self._begin(self._keep_deleting(step))
+
     def _begin(self, work: Any) -> None:
         self._world.events.at(self._world.events.now, self.reactor, lambda: ensureDeferred(work).addErrback(self._world.broke))
 
@@ -89,6 +93,14 @@ class Operators:
             primary = self._world.primary()
             if primary is not None:
                 await self._ask(primary, "MOVE", "queue", source, {"to": to})
+            await self._world.pause(self.reactor, _MOVE_PAUSE_S)
+
+    async def _keep_deleting(self, step: Step) -> None:
+        while not self._world.ended:
+            for operation, body in (("DELETE", {}), ("CREATE", step.body)):
+                primary = self._world.primary()
+                if primary is not None:
+                    await self._ask(primary, operation, "queue", step.name, body)
             await self._world.pause(self.reactor, _MOVE_PAUSE_S)
 
     async def _keep_binding(self, exchange: str) -> None:

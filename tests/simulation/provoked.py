@@ -341,15 +341,15 @@ def _alone_and_then_the_other(at_s: float) -> list[Action]:
 
 _WITNESSED = _plan(BUSY, *_repeated((1.0, 3.4), _alone_and_then_the_other), witness=True, disk_s=_SLOW_SYNC_S)
 
-_OPERATED = with_operator(
-    _plan(
-        BUSY,
-        Action(0.6, "move"),
-        *(Action(1.0 + 0.4 * number, "kill", "primary", seconds=0.2) for number in range(6)),
-        disk_s=_SLOW_SYNC_S,
-        duration_s=4.0,
-    )
+_DYING = _plan(
+    BUSY,
+    Action(0.6, "move"),
+    *(Action(1.0 + 0.4 * number, "kill", "primary", seconds=0.2) for number in range(6)),
+    disk_s=_SLOW_SYNC_S,
+    duration_s=4.0,
 )
+_OPERATED = with_operator(_DYING)
+_DELETED = with_operator(_DYING, deletes=True)
 _ALTERED = _plan(
     BUSY,
     *(Action(0.8 + 0.3 * number, "alter") for number in range(6)),
@@ -393,6 +393,8 @@ PROVOKED: dict[str, Plan] = {
     "owes-for-ever": _BINDING,
     "moves-in-two-batches": _OPERATED,
     "moves-before-it-puts": _OPERATED,
+    "deletes-without-rerouting": _DELETED,
+    "deletes-before-it-reroutes": _DELETED,
     "backups-know-no-duplicates": DUPLICATES,
     "checkpoint-forgets-duplicates": _RESTARTED,
     "knows-no-duplicates-under-way": _SLOWLY,
