@@ -87,10 +87,19 @@ def test_every_test_checks_something() -> None:
     idle = [
         f"{name(path)}:{node.lineno}: {node.name}"
         for path in modules("tests")
-        for node in ast.walk(ast.parse(text(path)))
+        if "def test_" in (written := text(path))
+        for node in _statements(ast.parse(written))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_") and not _checks(node)
     ]
     assert idle == []
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements within, but not the expressions in them: those are nine of ten nodes, and no function stands there."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
+            yield child
+            yield from _statements(child)
 
 
 def _checks(test: ast.AST) -> bool:
