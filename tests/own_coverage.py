@@ -8,8 +8,9 @@ controller combines them at the end; where `fail_under` is missed it says what i
 While CPython 3.11 is traced, all that runs in the thread is several times as slow, whether it is measured or not. So it is traced
 while the function of a test runs, and not while pytest prepares and reports the test, or Hypothesis makes an example. Of tests
 that do the same again and again only the beginning is traced: the first examples of a property, and the first values of a
-parameter `seed`. The steps of a state machine are chosen while it runs, so none of it is. What is not traced can only be missing:
-the gate is never easier for that.
+parameter `seed`. The steps of a state machine are chosen while it runs, so none of it is. Nor is a test marked `costs`: it does
+what others show a thousand times, to see what that costs. What is not traced can only be missing: the gate is never easier for
+that.
 
 `coverage run -m pytest` with the folders of `OWN` measures the same in one process (tox -e core).
 """
@@ -37,6 +38,8 @@ EXAMPLES = 25
 """So many examples of a property are measured."""
 SEEDS = 6
 """So many seeds of a test are measured: the first ones that are listed."""
+COSTS = "costs"
+"""The marker of tests that do the same thousands of times."""
 _FOLDER = "folder_of_coverage"
 
 
@@ -47,6 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begin to measure before any test is collected."""
+    config.addinivalue_line("markers", f"{COSTS}: does again and again what other tests show, so coverage is not measured")
     if config.getoption("--cover-cores"):
         config.pluginmanager.register(OwnCoverage(config))
 
@@ -86,8 +90,16 @@ class OwnCoverage:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, Any]:
-        """Importing a module of tests may call the core, too."""
-        return (yield from self._measured(isinstance(collector, pytest.Module) and self._is_own(collector.path)))
+        """Importing a module of tests may call the core, too; to find the tests in it does not."""
+        if isinstance(collector, pytest.Module) and self._is_own(collector.path):
+            load = collector._getobj
+
+            def measured() -> object:
+                with self._coverage.collect():
+                    return load()
+
+            collector._getobj = measured  # type: ignore[method-assign]
+        return (yield)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
@@ -150,8 +162,8 @@ class OwnCoverage:
 
 
 def _repeats(item: pytest.Item) -> bool:
-    """Whether a test does once more what one with an earlier seed does, or is a state machine."""
+    """Whether a test does what others do: those with an earlier seed, or those whose cost it measures; or is a state machine."""
     test = getattr(item, "obj", None)
     positions: dict[str, int] = getattr(getattr(item, "callspec", None), "indices", {})
     is_machine = getattr(test, "is_hypothesis_test", False) and not hasattr(test, "hypothesis")
-    return is_machine or positions.get("seed", 0) >= SEEDS
+    return is_machine or item.get_closest_marker(COSTS) is not None or positions.get("seed", 0) >= SEEDS

@@ -151,6 +151,9 @@ def test_late(number):
 
 def test_was_late(): assert len(tried) > {own_coverage.EXAMPLES}
 
+@pytest.mark.costs
+def test_costs(): assert half(5) is None
+
 @pytest.mark.parametrize("seed", range({own_coverage.SEEDS} + 1))
 def test_seeds(seed): assert half(5 if seed == {own_coverage.SEEDS} else 4) in (None, 2)
 
@@ -163,7 +166,7 @@ TestMachine = Machine.TestCase
     "tests/test_other.py": "from little.halves import half\ndef test_other(): assert half(5) is None\n",
 }
 """A project of one core, whose own tests leave out what is covered by another test, the making of an example, a late example, a
-late seed and a state machine."""
+late seed, a test that shows a cost and a state machine."""
 
 
 def test_the_run_fails_when_a_core_is_not_covered_by_its_own_tests(tmp_path: Path) -> None:
@@ -171,19 +174,30 @@ def test_the_run_fails_when_a_core_is_not_covered_by_its_own_tests(tmp_path: Pat
     done = pytest_in(tmp_path, LITTLE, "-q -p tests.own_coverage --cover-cores")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
     assert re.search(r"the cores' own tests cover [\d.]+ %, not 100 %", done.stdout)
-    assert re.search(rf"^{7 + own_coverage.SEEDS} passed in ", done.stdout.splitlines()[-1])
+    assert re.search(rf"^{8 + own_coverage.SEEDS} passed in ", done.stdout.splitlines()[-1])
     missed = re.search(r"^little/halves\.py +4 +(\d)", done.stdout, re.MULTILINE)
     assert missed is not None, done.stdout
     assert missed[1] == "1"
 
 
 def test_the_run_passes_when_every_branch_is_covered(tmp_path: Path) -> None:
+    """By examples that are measured, and by what a module of tests calls while it is imported."""
     (own,) = (name for name in LITTLE if name.endswith("test_own.py"))
-    both = LITTLE | {
-        own: LITTLE[own] + "@given(some.integers())\ndef test_any(number): assert half(number) in (None, number // 2)\n"
+    whole = LITTLE | {
+        own: LITTLE[own] + "@given(some.integers())\ndef test_any(number): assert half(number) in (None, number // 2)\n",
+        "little/signs.py": "def sign(number):\n    return -1 if number < 0 else 1\n",
+        own.replace("own", "import"): "from little.signs import sign\nSIGN = sign(-1)\ndef test_sign(): assert SIGN == -1\n",
     }
-    done = pytest_in(tmp_path, both, "-q -p tests.own_coverage --cover-cores")
+    done = pytest_in(tmp_path, whole, "-q -p tests.own_coverage --cover-cores")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_run_names_a_module_of_tests_that_cannot_be_imported(tmp_path: Path) -> None:
+    """Breaks when the measuring hides the error, and the module seems to have no tests."""
+    (own,) = (name for name in LITTLE if name.endswith("test_own.py"))
+    broken = LITTLE | {own.replace("own", "broken"): "import nowhere\ndef test_a(): assert nowhere\n"}
+    done = pytest_in(tmp_path, broken, "-q -p tests.own_coverage --cover-cores")
+    assert (done.returncode, "No module named 'nowhere'" in done.stdout) == (pytest.ExitCode.INTERRUPTED, True), done.stdout
 
 
 def test_the_gate_of_tox_is_on_the_same_tests() -> None:

@@ -104,6 +104,7 @@ def calls_of(work: Callable[[], None]) -> int:
     return lines
 
 
+@pytest.mark.costs
 @pytest.mark.parametrize("level", ["all", "configuration"])
 def test_a_queue_made_among_many_costs_what_it_costs_among_few(level: str) -> None:
     """Following a change and finding what the local log owes were scans of all queues once."""

@@ -273,6 +273,7 @@ def test_what_links_leave_behind_has_a_bound_and_their_end_gives_it_back() -> No
     assert knock.say(link, link).refusal == "amqp:resource-limit-exceeded"
 
 
+@pytest.mark.costs
 def test_a_link_takes_memory_until_it_is_detached_however_short_its_attach_is() -> None:
     """Breaks when a client attaches links that are refused and never detaches them: proton keeps 1.5 KB for each, and looks
     through all of them at the next attach. As many links as a connection may have fit, with names and filters."""

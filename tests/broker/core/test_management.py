@@ -172,6 +172,7 @@ def test_what_was_there_all_the_time_is_told_once_whatever_is_made_or_deleted_be
     assert [item["name"] for item in listed(queue_items(nodes, "", lambda node: 0, first.next, 3))] == ["c"]
 
 
+@pytest.mark.costs
 def test_a_long_listing_is_made_in_small_pieces() -> None:
     """Breaks when a query over twenty thousand queues keeps everybody else waiting."""
     cluster = State()

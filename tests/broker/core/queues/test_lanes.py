@@ -55,6 +55,7 @@ def test_what_was_taken_out_of_a_run_by_itself_is_left_out_when_its_turn_comes()
     assert sequences(fifo.acquire(None, 10, PLENTY)) == [2, 3, 6, 7, 8, 9, 10]
 
 
+@pytest.mark.costs
 def test_a_message_of_its_own_costs_at_most_24_bytes_and_one_of_a_large_run_five() -> None:
     for count, most in ((1, 24), (1000, 5)):
         lane = lane_of(*[count] * (40_000 // count), files=Files(), keep=False)
@@ -63,6 +64,7 @@ def test_a_message_of_its_own_costs_at_most_24_bytes_and_one_of_a_large_run_five
         assert nbytes / 40_000 <= most
 
 
+@pytest.mark.costs
 def test_one_message_left_of_each_block_holds_no_columns_of_the_others() -> None:
     """A stuck message would otherwise keep the columns of all that were around it."""
     lane = lane_of(*[1] * (3 * BLOCK_MESSAGES))

@@ -171,6 +171,7 @@ def test_limits_count_what_is_on_its_way_and_not_what_is_to_leave() -> None:
     assert q.values.fault(1, 201 - size) == "it would hold 201 bytes, where 200 are allowed"
 
 
+@pytest.mark.costs
 def test_messages_that_come_one_by_one_cost_the_same_each_however_many_are_under_way() -> None:
     """Through an exchange they do, in one turn. Breaks when each one counts again all that were put since the last commit."""
     q = Queue(max_count=2000)

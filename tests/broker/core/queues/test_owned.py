@@ -275,6 +275,7 @@ def test_an_owner_comes_and_goes_at_the_cost_of_its_groups_that_have_messages() 
     assert q.take(A) == [2]
 
 
+@pytest.mark.costs
 def test_an_owner_whose_groups_all_have_messages_comes_and_goes_at_no_cost() -> None:
     """Breaks when an owner with 100,000 groups, all with messages that wait, holds up the broker when it goes or comes back."""
     q, names = Queue(), "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
@@ -316,6 +317,7 @@ def test_what_expires_while_its_owner_asks_for_nothing_leaves_nothing_behind() -
     assert (q.get(B), q.take(A)) == ([303], [302, 304])
 
 
+@pytest.mark.costs
 def test_what_expires_while_its_owner_is_away_costs_no_more_because_others_have_many_groups() -> None:
     """Breaks when the heap of each owner that is away may have as many entries as the queue has groups."""
     q, names = Queue(), "".join(map(chr, range(0x4E00, 0x4E00 + 300)))

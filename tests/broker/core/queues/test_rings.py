@@ -84,6 +84,7 @@ def test_a_burst_that_is_longer_than_the_ring_leaves_its_own_end() -> None:
     assert q.alive() == [999, 1000]
 
 
+@pytest.mark.costs
 @pytest.mark.parametrize("ordered", [{}, {"qpid.priorities": 3}])
 def test_messages_that_come_one_by_one_cost_the_same_each_however_many_are_under_way(ordered: dict[str, Any]) -> None:
     """Through an exchange they do, in one turn. Breaks when each one counts again all that were put since the last commit."""

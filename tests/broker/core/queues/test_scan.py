@@ -168,6 +168,7 @@ def test_a_selector_may_ask_how_often_delivery_has_failed() -> None:
     assert taken(scan) == [2]
 
 
+@pytest.mark.costs
 def test_messages_that_are_released_and_gone_do_not_pile_up_in_a_scan_that_nobody_asks() -> None:
     order = queue_of()
     scan = Scan(order, Holds(b"b"))
@@ -185,6 +186,7 @@ def test_messages_that_are_released_and_gone_do_not_pile_up_in_a_scan_that_nobod
     assert order.returned.readers == []
 
 
+@pytest.mark.costs
 def test_a_release_is_noted_once_for_all_scans_and_each_of_them_reads_it_in_its_own_time() -> None:
     """Breaks when the end of a consumer with many messages takes seconds on a queue with many selectors."""
 

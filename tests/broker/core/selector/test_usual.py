@@ -129,6 +129,7 @@ def test_fields_of_one_section_are_read_beside_properties() -> None:
         assert experienced((name, "0")).read(data, 0, len(data), 0) == [value, "1"]
 
 
+@pytest.mark.costs
 def test_what_a_plan_keeps_is_bounded() -> None:
     """Thousands of headers, and more numbers of properties than it learns: it reads all of them rightly."""
     plan = experienced(("JMSPriority", "2"))
@@ -141,6 +142,17 @@ def test_what_a_plan_keeps_is_bounded() -> None:
         assert tracemalloc.get_traced_memory()[0] < 100_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_plan_that_knows_a_number_of_pairs_reads_more_headers_than_it_keeps_and_finds_a_fault() -> None:
+    plan, usual_one = Plan(map(Identifier, ("JMSPriority", "2"))), filled(2, long=True)
+    for _ in range(WORTH):
+        plan.read(usual_one, 0, len(usual_one), 0)
+    for ttl in range(100):
+        header = section(0x70, sized(0xC0, [b"\x40", bytes((0x50, ttl % 10)), struct.pack(">BI", 0x70, ttl)]))
+        assert plan.read(header + usual_one, 0, len(header + usual_one), 0) == [ttl % 10, "3"]
+    cut = section(0x74, sized(0xC1, [encode("0"), encode("1"), encode("2"), b"\xa1\x05xx"]))
+    assert read(plan, cut, 0, len(cut), 0) == "fault"
 
 
 def calls(plan: Plan, data: bytes) -> int:
@@ -180,6 +192,7 @@ def test_an_odd_number_of_keys_and_values_is_a_fault_however_often_it_comes() ->
         assert read(plan, data, 0, len(data), 0) == "fault"
 
 
+@pytest.mark.costs
 def test_a_thousand_lengths_that_promise_too_much_are_refused_in_linear_time() -> None:
     """No alternative is tried twice: a map of wanted keys with a fault at its end costs no more than one that is whole."""
     plan = experienced(("a",))
