@@ -237,7 +237,7 @@ def _lines(path: Path) -> list[str]:
     if len(content) > MAX_FILE_BYTES:
         raise SettingsError(f"{path} has more than {MAX_FILE_BYTES} bytes: it is not a configuration file")
     try:
-        return content.decode().splitlines()
+        return [line.removesuffix("\r") for line in content.decode().split("\n")]  # other ends of lines may be in a password
     except UnicodeDecodeError as error:
         number = content.count(b"\n", 0, error.start) + 1
         raise SettingsError(f"{path}:{number}: not UTF-8 text: is it a configuration file?") from None

@@ -87,7 +87,7 @@ def lines_of(passwords: Path) -> list[str]:
         reason = f"here the file has more than {MAX_FILE_BYTES} bytes, which is too many: give a shorter one"
         raise SettingsError(f"--route-passwords {passwords}:{number}: {reason}")
     try:
-        return content.decode().splitlines()
+        return [line.removesuffix("\r") for line in content.decode().split("\n")]  # other ends of lines may be in a password
     except UnicodeDecodeError as error:
         number = content.count(b"\n", 0, error.start) + 1
         raise SettingsError(f"--route-passwords {passwords}:{number}: is not UTF-8 text") from None

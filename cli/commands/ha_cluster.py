@@ -81,13 +81,38 @@ async def view_of(target: Target, reactor: Any) -> dict[str, Any]:
     return dict(items[0])
 
 
+async def _the_only_view(target: Target, reactor: Any) -> dict[str, Any]:
+    """The description that the only broker of the target gives of itself, and of its cluster."""
+    from broker.client import ConnectError, Denied, TimedOut
+
+    try:
+        return await view_of(target, reactor)
+    except (ConnectError, TimedOut) as error:
+        if target.others or isinstance(error, Denied):
+            raise
+        raise ConnectError(f"{error}; in a cluster, name all brokers with -b") from None
+
+
+async def ask_to_promote(target: Target, reactor: Any, reason: str, manager: str = "") -> dict[str, Any]:
+    """Make this broker the primary. Returns its answer."""
+    from broker.client import TimedOut
+
+    try:
+        return await ask(target, reactor, "PROMOTE", "ha", {"reason": reason} | ({"manager": manager} if manager else {}))
+    except TimedOut as error:
+        raise TimedOut(
+            f"{error}, but it may still succeed: see qpid-ha status --all. To be told why it fails, give a --timeout above the "
+            "broker's --ha-promote-timeout (in a switchover, --ha-switchover-timeout)"
+        ) from None
+
+
 async def views_of(target: Target, reactor: Any, cluster: str = "") -> list[dict[str, Any]]:
     """Every member's description of itself: those of the target in their order, then those that only the list of the primary
     names. `error` for members that cannot be reached, and for brokers of another cluster than that of the target, or than
     `cluster`. Refused if the several brokers of the target belong to several clusters, and no `cluster` is given."""
     url = target.url
     if len(url.addresses) == 1:
-        asked = await view_of(target, reactor)
+        asked = await _the_only_view(target, reactor)
         known, cluster = str(asked.get("brokersUrl") or ""), cluster or _cluster_of(asked)
         url = urls.parse(known) if known else url
     views = _of_one_cluster(await _asked(target, reactor, url.addresses), cluster)
@@ -173,7 +198,7 @@ async def primary_of(target: Target, reactor: Any) -> tuple[Target, dict[str, An
 
 async def _primary_of(target: Target, reactor: Any) -> tuple[Target, dict[str, Any]]:
     if len(target.url.addresses) == 1:
-        view = await view_of(target, reactor)
+        view = await _the_only_view(target, reactor)
         cluster = _cluster_of(view)
         if view.get("status") == "active":
             return target, view
@@ -202,8 +227,7 @@ async def hand_over(target: Target, reactor: Any, to: urls.Address | None, reaso
         told = ", ".join(f"{view['broker']} ({view['status'] or view['error']})" for view in found)
         raise endings.Refused(f"there is no primary to hand over: {told}")
     address = candidate_among(found, to)
-    body = {"reason": reason}
-    return address, await ask(target.at(address), reactor, "PROMOTE", "ha", body)
+    return address, await ask_to_promote(target.at(address), reactor, reason)
 
 
 def candidate_among(views: list[dict[str, Any]], wanted: urls.Address | None) -> urls.Address:

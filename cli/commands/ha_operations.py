@@ -15,7 +15,18 @@ import click
 from broker.core import urls
 from broker.core.urls import Address
 from cli import endings, options
-from cli.commands.ha_cluster import address_of, again, ask, ha_command, hand_over, has_stopped, is_called, primary_of, views_of
+from cli.commands.ha_cluster import (
+    address_of,
+    again,
+    ask,
+    ask_to_promote,
+    ha_command,
+    hand_over,
+    has_stopped,
+    is_called,
+    primary_of,
+    views_of,
+)
 from cli.options import Target
 from cli.output import Column, say, show_json, show_table, text
 from cli.ranges import FloatRange
@@ -155,9 +166,7 @@ def failover(candidate: str | None, form: str, **given: Any) -> None:
         refusals = [f"{view['broker']} ({view['status'] or view['error']})" for view in found if view not in able]
         for view in able:
             try:
-                return view["broker"], await ask(
-                    target.at(address_of(view)), reactor, "PROMOTE", "ha", {"reason": "qpid-ha failover"}
-                )
+                return view["broker"], await ask_to_promote(target.at(address_of(view)), reactor, "qpid-ha failover")
             except ManagementError as error:
                 refusals.append(f"{view['broker']} ({error})")
         raise endings.Refused(f"no broker could be promoted: {', '.join(refusals)}")

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from cli import endings, options
-from cli.commands.ha_cluster import address_of, ask, ha_command, primary_of, view_of, views_of
+from cli.commands.ha_cluster import address_of, ask, ask_to_promote, ha_command, primary_of, view_of, views_of
 from cli.commands.ha_members import settled, wait_for_role
 from cli.options import Target
 from cli.output import say, show_json
@@ -134,4 +134,4 @@ async def _serve(target: Target, reactor: Any, coming: list[str]) -> None:
     if not ready:
         told = ", ".join(f"{view['broker']} is {view['status'] or view['error']}" for view in views)
         raise endings.Refused(f"no broker of the site is ready to take over: {told}")
-    await ask(target.at(address_of(ready[0])), reactor, "PROMOTE", "ha", {"reason": "qpid-ha switch-site"})
+    await ask_to_promote(target.at(address_of(ready[0])), reactor, "qpid-ha switch-site")

@@ -69,6 +69,8 @@ class Task:
     """All objects of a type, or those with a name."""
     words: tuple[str, ...]
     options: dict[str, Any]
+    broker: str
+    """The address of the broker that is asked."""
 
 
 def _argument(value: str) -> tuple[str, Any]:
@@ -196,7 +198,7 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
         async def items(type: str, name: str | None = None) -> list[dict[str, Any]]:
             return await client.query(type, name, target.timeout_s)
 
-        result = await work(Task(ask, items, rest, given))
+        result = await work(Task(ask, items, rest, given, client.name))
         await client.close()
         return result
 
@@ -540,7 +542,8 @@ async def log(task: Task) -> dict[str, Any]:
 
 async def shutdown(task: Task) -> dict[str, Any]:
     """Stop the broker in order. A primary hands over first."""
-    return await task.ask("STOP", "ha", {"force": task.options["force"]})
+    await task.ask("STOP", "ha", {"force": task.options["force"]})
+    return {"broker": task.broker, "done": True}
 
 
 async def listing(task: Task) -> list[dict[str, Any]]:
@@ -703,6 +706,7 @@ _SHOW: dict[Any, Callable[[Any, dict[str, Any]], None]] = {
     move: _show_bulk("moved", _LEFT),
     reroute: _show_bulk("rerouted", _LEFT),
     reload_acl: _show_acl,
+    shutdown: lambda item, options: say(f"{item['broker']} shuts down"),
 }
 
 

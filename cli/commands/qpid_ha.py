@@ -15,7 +15,18 @@ from broker.core import urls
 from broker.options import nearest
 from cli import endings, options
 from cli.commands import ha_members, ha_operations, ha_settings, ha_sites, ha_stores
-from cli.commands.ha_cluster import NAME, REACHED, ask, command, ha_command, hand_over, has_stopped, view_of, views_of
+from cli.commands.ha_cluster import (
+    NAME,
+    REACHED,
+    ask,
+    ask_to_promote,
+    command,
+    ha_command,
+    hand_over,
+    has_stopped,
+    view_of,
+    views_of,
+)
 from cli.output import Column, note, say, show_json, show_table, text
 
 STATUSES = ("joining", "catchup", "ready", "recovering", "active", "standalone", "removed")
@@ -184,8 +195,20 @@ def promote(cluster_manager: bool, manager: str, form: str, **given: Any) -> Non
     target = options.target(given, admin=True)
     if len(target.url.addresses) != 1:
         raise click.UsageError("name the one broker to promote with -b, or use switchover")
-    body = {"reason": f"{manager or 'qpid-ha'} promote", "manager": manager}
-    answer = endings.run(lambda reactor: ask(target, reactor, "PROMOTE", "ha", body))
+
+    async def change(reactor: Any) -> dict[str, Any]:
+        from broker.client import ConnectError, Denied
+
+        try:
+            return await ask_to_promote(target, reactor, f"{manager or 'qpid-ha'} promote", manager)
+        except ConnectError as error:
+            if isinstance(error, Denied):
+                raise
+            raise ConnectError(
+                f"{error}; to promote another broker, use qpid-ha failover, and name all brokers with -b"
+            ) from None
+
+    answer = endings.run(change)
     _show_promoted(answer, target.url.names[0], form)
 
 
@@ -243,7 +266,7 @@ def switchover(candidate: str | None, scheduled: str | None, cancel: bool, form:
     _show_promoted(answer, name, form)
 
 
-@command.command("replicate", context_settings={"ignore_unknown_options": True})
+@command.command("replicate", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.argument("queue", required=False)
 @click.argument("remote", required=False)
 def replicate(queue: str | None, remote: str | None) -> None:

@@ -21,8 +21,9 @@ import click
 
 from broker.core import urls
 from broker.options import SettingsError, way_to_extra
+from broker.secret_files import warnings
 from cli import endings, options
-from cli.output import note, say
+from cli.output import note, say, warn
 from cli.ranges import FloatRange
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ def command(form: str, **given: Any) -> None:
     how = {name: given.pop(name) for name in ("parallel", "poll", "delete_released", "once")}
     probes = given.pop("probe_port"), given.pop("probe_interface")
     _must_make_sense(own)
+    for line in warnings([(own["token_file"], "its token is")] if own["token_file"] else ()):
+        warn(line)
     from cli.scaledown.place import address_of, words_of
 
     beside = {"to": list(own["targets"])} if own["targets"] else {}

@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from broker.client import ConnectError
 from broker.core import urls
 from broker.options import SettingsError
-from broker.routes.dialer import MAX_FILE_BYTES, Dialer, check_passwords, password_of
+from broker.routes.dialer import MAX_FILE_BYTES, Dialer, check_passwords, lines_of, password_of
 
 LINES = ["# ours", "ann secret", "ann@h2:5672 another one", "", "bob"]
 
@@ -100,6 +100,14 @@ def test_lines_that_give_passwords_comments_and_blank_lines_are_right(tmp_path: 
     file = tmp_path / "passwords"
     file.write_text("# ours\n#\n\n  \nann secret\nann@h1:5672 two words\nann@[::1]:5672 x\nJ\u00f6rg x\n")
     check_passwords(file)
+
+
+def test_a_password_may_have_any_character_but_the_end_of_its_line(tmp_path: Path) -> None:
+    """Breaks when lines are split as str.splitlines does."""
+    file, password = tmp_path / "passwords", "a\x0bb\x0c\x1c\x85\u2028c\rd"
+    file.write_bytes(f"ann {password}\r\nbob x".encode())
+    check_passwords(file)
+    assert [password_of(urls.parse(f"{user}@h1"), lines_of(file)) for user in ("ann", "bob")] == [password, "x"]
 
 
 def test_a_comment_is_the_password_of_nobody(tmp_path: Path) -> None:

@@ -107,6 +107,11 @@ def test_lines_may_end_as_on_windows(config: Path) -> None:
     assert from_file(config, "port=1\r\nha-cluster=yes\r\n")["ha_cluster"] is True
 
 
+def test_only_the_end_of_a_line_ends_it(config: Path) -> None:
+    """Breaks when a password with such a character is cut, and its rest is taken for a key."""
+    assert from_file(config, "ha-brokers-url=a\u2028b\x0bc\n")["ha_brokers_url"] == "a\u2028b\x0bc"
+
+
 def test_what_another_program_knows_is_noted_or_refused_with_a_way_out(config: Path) -> None:
     noted: list[str] = []
     foreign = Foreign({"worker-threads": "there is one"}, {"sasl-config": "name --users"}, noted.append)

@@ -129,6 +129,16 @@ def test_a_command_tells_it_before_it_does_anything(tmp_path: Path, command_line
     assert ran.err.splitlines()[0] == told
 
 
+def test_the_controller_of_scale_down_tells_of_its_token_once_and_only_on_stderr(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("a.b.c")
+    file.chmod(0o644)
+    words = ["--namespace", "default", "--api-server", "http://127.0.0.1:1", "--api-token-file", file, "--once", "--poll", "0.1"]
+    ran = ended("qpid-scaledown", *words, "--format", "json")
+    told = f"warning: {file} can be read or written by other users, but its token is secret: run chmod 600"
+    assert (ran.err.splitlines()[0], ran.err.count("chmod"), "chmod" in ran.out) == (told, 1, False)
+
+
 def test_the_resource_manager_notes_it(tmp_path: Path) -> None:
     file, told = tmp_path / "password", list[str]()
     file.write_text("pencil\n")

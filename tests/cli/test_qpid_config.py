@@ -497,11 +497,13 @@ def test_the_level_of_a_broker_s_log_is_printed_and_set_and_a_broker_is_stopped(
     record = tmp_path / "requests"
     answers = {"SET log": [200, "OK", {"level": "debug+"}], "STOP ha": [202, "the broker stops", {}]}
     peer = peers(items={"log": [{"level": "notice+"}]}, answers=answers, record=str(record))
-    for words, out in ((["log"], "notice+\n"), (["log", "debug+"], "debug+\n"), (["shutdown", "--force"], "")):
+    for words, out in ((["log"], "notice+\n"), (["log", "debug+"], "debug+\n"), (["shutdown", "--force"], "@ shuts down\n")):
         ran = run("qpid-config", *words, "-b", peer.name)
-        assert (ran.status, ran.out, ran.err) == (0, out, "")
+        assert (ran.status, ran.out, ran.err) == (0, out.replace("@", peer.name), "")
+    ran = run("qpid-config", "shutdown", "--force", "-b", peer.name, "--format", "json")
+    assert json.loads(ran.out) == {"broker": peer.name, "done": True}
     asked = [(one["what"], one["body"]) for one in map(json.loads, record.read_text().splitlines())]
-    assert asked[1:] == [("SET log", {"level": "debug+"}), ("STOP ha", {"force": True})]
+    assert asked[1:] == [("SET log", {"level": "debug+"}), *[("STOP ha", {"force": True})] * 2]
 
 
 @pytest.mark.parametrize(

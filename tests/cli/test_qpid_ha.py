@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cli.commands.ha_operations import staleness
+from cli.options import NO_REPLICATION
 from ha.core.membership import BadMembership, Membership
 from tests.cli.running import Forked, run
 
@@ -649,11 +650,40 @@ def test_a_watch_of_a_broker_by_itself_goes_on_without_it(peers: Any) -> None:
     with watching(alone.name) as told:
         assert next(told)["stale"] == "", "outside a cluster there is no primary to hear"
         alone.kill()
-        assert next(each for each in told if each["stale"]) == {"stale": f"{alone.name}: connection refused", "members": []}
+        said = f"{alone.name}: connection refused; in a cluster, name all brokers with -b"
+        assert next(each for each in told if each["stale"]) == {"stale": said, "members": []}
 
 
 def test_a_watch_that_reaches_nobody_at_its_start_ends() -> None:
     assert run("qpid-ha", "list", "--watch", "-b", NOWHERE).status == 3
+
+
+@pytest.mark.parametrize("words", ["list", "status --all", "switchover", "failover", "pause", "remove-broker x:1"])
+def test_who_names_one_broker_that_is_lost_is_told_to_name_all(words: str) -> None:
+    """Breaks when a tired operator takes the loss of that broker for the loss of the cluster."""
+    ran = run("qpid-ha", *words.split(), "-b", NOWHERE)
+    told = f"qpid-ha: {NOWHERE}: connection refused; in a cluster, name all brokers with -b\n"
+    assert (ran.status, ran.out, ran.err) == (3, "", told)
+
+
+def test_who_promotes_a_broker_that_is_lost_is_told_how_to_promote_another_one() -> None:
+    ran = run("qpid-ha", "promote", "-b", NOWHERE)
+    told = "connection refused; to promote another broker, use qpid-ha failover, and name all brokers with -b"
+    assert (ran.status, ran.out, ran.err) == (3, "", f"qpid-ha: {NOWHERE}: {told}\n")
+
+
+@pytest.mark.parametrize("words", ["promote", "failover"])
+def test_a_promotion_whose_end_is_not_waited_for_is_told_how_to_learn_it(peers: Any, words: str) -> None:
+    lost = peers(ha={"status": "joining", "epoch": 4}, silent_on=["PROMOTE ha"])
+    ran = run("qpid-ha", words, "-b", lost.name, "-t", "0.2")
+    told = "no answer to PROMOTE ha in 0.2 s, but it may still succeed: see qpid-ha status --all. To be told why it fails, give "
+    told += "a --timeout above the broker's --ha-promote-timeout (in a switchover, --ha-switchover-timeout)"
+    assert (ran.status, ran.out, ran.err) == (3, "", f"qpid-ha: {lost.name}: {told}\n")
+
+
+def test_the_old_way_to_copy_a_queue_is_refused_with_all_its_options() -> None:
+    ran = run("qpid-ha", "replicate", "-b", "a:1", "--password-file", "x", "jobs", "b:1")
+    assert (ran.status, ran.out, ran.err) == (2, "", f"qpid-ha: {NO_REPLICATION} (see qpid-ha --help)\n")
 
 
 HOSTS = [f"host{number}.example:5672" for number in (1, 2, 3)]
