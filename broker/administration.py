@@ -293,7 +293,10 @@ class Administration:
         elif operation == "QUERY":
             count, after = _asked_page(request.body)
             page = Page(count, limits.PAGE_BYTES)
-            yield from page.fill(self._query(kind, _queried(request), request, after, count + 1))
+            found = self._query(kind, _queried(request), request, after, count + 1)
+            if kind == "ha" and (why := rights.objection(_PROMOTION)):
+                found = (each and (each[0], each[1] | {"promoteDenied": why}) for each in found)
+            yield from page.fill(found)
             answer(200, "OK", page.body)
         elif kind in self.extensions:
             self.extensions[kind].act(operation, request.body, rights.who.principal).addCallbacks(
@@ -609,6 +612,7 @@ class Administration:
             answer(201, "created", schema.entity("queue", management.queue_item(self._logs.nodes, node, 0, 1)))
 
 
+_PROMOTION = Lookup("access", "method", {"name": "promote", "schemaclass": "ha"})
 _QUERIED_BY_NAME = frozenset(("queue", "exchange"))
 _OF_A_CONNECTION = {"connection": "id", "processName": "processName", "processId": "processId"}
 """Field of a subscription -> field of its connection."""

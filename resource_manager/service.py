@@ -158,6 +158,8 @@ class ResourceManager(Service):
             self._aliases[name] = view.address
             text = "{broker}: calls itself {address}: call it so in --brokers, or changes of the members are not followed"
             self.log.warn(text, broker=name, address=view.address)
+        if item.get("promoteDenied") and not item.get("witness"):
+            self._fault(name, f"this daemon cannot promote it: {item['promoteDenied']}; permit this in its ACL file")
         self._detector.answered(name, view, self._reactor.seconds())
         if self._telemetry is not None and not self._settings.cluster_name and item.get("clusterId"):
             self._telemetry.writer.cluster = str(item["clusterId"])

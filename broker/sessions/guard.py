@@ -90,6 +90,12 @@ class Rights:
         asked = ((lookup, acl.decide(self.user, lookup.action, lookup.kind, lookup.facts)) for lookup in lookups)
         return next((self._text(lookup) for lookup, decision in asked if not self._allows(lookup, decision)), "")
 
+    def objection(self, lookup: Lookup) -> str:
+        """Why this may not be, "" if it may, for an action that nobody has tried yet: nothing is logged or counted."""
+        acl = self.guard.acl
+        allowed = acl is None or acl.decide(self.user, lookup.action, lookup.kind, lookup.facts).allowed
+        return "" if allowed else self._objection(lookup)
+
     def denial_of_connection(self) -> str:
         """Why it may not connect from where it is; "" if it may."""
         if self.guard.acl is None:
@@ -135,4 +141,7 @@ class Rights:
 
     def _text(self, lookup: Lookup) -> str:
         self.guard.denied += 1
+        return self._objection(lookup)
+
+    def _objection(self, lookup: Lookup) -> str:
         return f"{shown(self.user)} may not: {lookup}"

@@ -380,6 +380,18 @@ def test_replication_and_the_cluster_s_administration_need_a_rule_that_names_the
         assert as_user(b, "eve").request("QUERY", "ha")[0] == 200, "to look is for `all`, if the file says so"
 
 
+def test_who_asks_for_the_state_of_a_broker_learns_whether_he_may_promote_it() -> None:
+    """Breaks when a daemon learns it when it has to promote a broker."""
+    with bench() as b:
+        asked = {user: as_user(b, user) for user in ("eve", "dan")}
+        assert asked["eve"].request("QUERY", "ha")[2]["items"][0].get("promoteDenied") is None, "without an ACL file"
+        enforce(b, "acl allow-log dan access method name=promote schemaclass=ha\nacl allow all access query")
+        before = b.broker.guard.denied
+        told = {user: each.request("QUERY", "ha")[2]["items"][0].get("promoteDenied") for user, each in asked.items()}
+        assert told == {"eve": "eve may not: access method name=promote schemaclass=ha", "dan": None}
+        assert b.broker.guard.denied == before, "nobody has tried it"
+
+
 class Accepting:
     """A role whose connections are clients' after all."""
 

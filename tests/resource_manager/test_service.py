@@ -337,6 +337,20 @@ async def test_a_broker_that_calls_itself_otherwise_than_the_daemon_is_told_once
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_broker_that_the_daemon_may_not_promote_is_told_once_when_it_connects(peers: Any, manage: Any) -> None:
+    """Breaks when the log says it when the primary has failed."""
+    denied = {"promoteDenied": "ann@QPID may not: access method name=promote schemaclass=ha"}
+    first, second = peers(ha=ACTIVE | denied), peers(ha=JOINING | denied | {"witness": True})
+    with capturedLogs() as events:
+        service = manage([first, second])
+        await sees(service, 2)
+        answered_s = service._detector.sight(reactor.seconds()).brokers[0].answered_s
+        await until(lambda: service._detector.sight(reactor.seconds()).brokers[0].answered_s != answered_s)
+    said = [text for event in events if "cannot promote" in (text := formatEvent(event))]
+    assert said == [f"{first.name}: this daemon cannot promote it: {denied['promoteDenied']}; permit this in its ACL file"]
+
+
+@pytest_twisted.ensureDeferred
 async def test_the_daemon_follows_the_members_of_a_cluster_that_was_begun_anew(peers: Any, manage: Any) -> None:
     """Its log begins with 1 again. Breaks when the index of the given up cluster's members is compared with its indexes."""
     first, second, third = peers(ha=ACTIVE), peers(ha=JOINING), peers(ha=JOINING)
