@@ -6,6 +6,7 @@ a pod with `fsGroup`, and how root gives a file to the user of a service.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +20,16 @@ def warning(path: Path, what: str) -> str:
         return ""  # who reads it says why it cannot be read
     if not stat.S_ISREG(found.st_mode) or not is_exposed(found.st_mode, found.st_uid):
         return ""
-    return f"{path} can be read or written by other users, but {what} secret: run chmod 600"
+    way = way_out(found.st_uid, os.geteuid(), mounted=(path.expanduser().parent / "..data").is_symlink())
+    return f"{path} can be read or written by other users, but {what} secret: {way}"
+
+
+def way_out(owner: int, user: int, *, mounted: bool) -> str:
+    """What to do about a file of this owner that this user reads. `mounted`: it is in a volume of Kubernetes, where nobody can
+    change a mode. Another owner's file would not be readable any more with mode 600."""
+    if mounted:
+        return "set defaultMode: 0440 for the volume, and fsGroup for the pod"
+    return "run chmod 600" if user in (0, owner) else "give it to the user of this process, and run chmod 600"
 
 
 def warnings(private: Iterable[tuple[Path, str]]) -> list[str]:

@@ -10,7 +10,7 @@ from twisted.logger import capturedLogs, formatEvent
 import broker.settings
 import ha.settings
 from broker.options import Option, gather
-from broker.secret_files import is_exposed, warning, warnings
+from broker.secret_files import is_exposed, warning, warnings, way_out
 from broker.tls_files import TlsFiles
 from cli import options as command
 from cli.verify import qpid_verify
@@ -50,17 +50,33 @@ def test_the_owner_may_read_a_secret_and_of_root_s_files_their_group(mode: int, 
 
 def test_a_link_counts_as_the_file_that_it_leads_to_and_what_is_no_file_is_not_told(tmp_path: Path) -> None:
     """A Secret's files are links to links."""
-    (tmp_path / "..data").mkdir(mode=0o755)
+    (tmp_path / "..2026_01").mkdir(mode=0o755)
+    (tmp_path / "..data").symlink_to("..2026_01")
     (tmp_path / "..data" / "password").write_text("pencil\n")
     link = tmp_path / "password"
     link.symlink_to("..data/password")
     (tmp_path / "..data" / "password").chmod(0o600)
     assert warning(link, "its password is") == ""
     (tmp_path / "..data" / "password").chmod(0o644)
-    told = f"{link} can be read or written by other users, but its password is secret: run chmod 600"
+    way = "set defaultMode: 0440 for the volume, and fsGroup for the pod"
+    told = f"{link} can be read or written by other users, but its password is secret: {way}"
     assert warning(link, "its password is") == told
     nobodys = Path("~no-such-user/password")
     assert warnings([(tmp_path, "x"), (tmp_path / "none", "x"), (nobodys, "x"), (link, "its password is")]) == [told]
+
+
+@pytest.mark.parametrize(
+    "owner,user,way",
+    [
+        (ALICE, ALICE, "run chmod 600"),
+        (ALICE, ROOT, "run chmod 600"),
+        (ROOT, ROOT, "run chmod 600"),
+        (ROOT, ALICE, "give it to the user of this process, and run chmod 600"),
+    ],
+)
+def test_the_advice_keeps_the_file_readable_for_who_reads_it(owner: int, user: int, way: str) -> None:
+    """Breaks when a service that follows the advice cannot read its password at its next start."""
+    assert way_out(owner, user, mounted=False) == way
 
 
 @pytest.mark.parametrize("program", TABLES)
