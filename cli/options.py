@@ -153,7 +153,7 @@ def target(
     """Take the connection options out of a command's arguments. SettingsError if one is invalid. `name` is the name of the
     option with the URL, or of the argument, in capitals. `beside` has all URLs of the command by the names of their options: if
     one of them has a user, a URL without a user is that of a broker without a login, and gets no password and no mechanism; but
-    with EXTERNAL, the certificate is the login at every address over TLS.
+    with EXTERNAL, the certificate is the login at every address over TLS, and the password at those without.
     """
     import os
 
@@ -171,6 +171,8 @@ def target(
             raise
         raise SettingsError(f"{shown_name(name)}: {why}") from None
     url, beside = values["broker"], beside or {}
+    if url.user and beside and values["sasl_mechanism"] == EXTERNAL and all(each.transport == urls.TCP for each in url.addresses):
+        values["sasl_mechanism"] = ""
     if not url.user and any(_parsed(each).user for urls_of in beside.values() for each in urls_of):
         by_certificate = values["sasl_mechanism"] == EXTERNAL and all(each.transport == urls.SSL for each in url.addresses)
         values |= {"password_file": None, "sasl_mechanism": EXTERNAL if by_certificate else ""}

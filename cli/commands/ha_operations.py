@@ -318,13 +318,15 @@ async def _restart(target: Target, reactor: Any, how: str | None, wait_s: float)
             said = (ran.stderr or ran.stdout).strip().splitlines() or ["it said nothing"]
             raise endings.Refused(f"{shlex.join(words)} ended with {ran.returncode}: {said[-1]}")
     while True:
+        state = "is not back"
         try:
             if await _uptime(target, reactor) < uptime_s + reactor.seconds() - began_s - _LOOK_S:
                 return
+            state = "runs as before and was not restarted"
         except ClientError:
             pass
         if reactor.seconds() - began_s >= wait_s:
-            raise endings.Refused(f"{address.name} is not back after {wait_s:g} s; the other brokers are not restarted")
+            raise endings.Refused(f"{address.name} {state} after {wait_s:g} s; the other brokers are not restarted")
         await deferLater(reactor, _LOOK_S, lambda: None)
 
 

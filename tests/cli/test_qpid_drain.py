@@ -74,7 +74,15 @@ def test_a_login_of_another_broker_alone_is_tried_at_none_of_them(tmp_path: Path
 
 @pytest.mark.parametrize(
     "mechanism,broker,used",
-    [("EXTERNAL", "ssl:b:1", "EXTERNAL"), ("EXTERNAL", "b:1", ""), ("PLAIN", "ssl:b:1", ""), ("EXTERNAL", "ssl:b:1,b:2", "")],
+    [
+        ("EXTERNAL", "ssl:b:1", "EXTERNAL"),
+        ("EXTERNAL", "b:1", ""),
+        ("PLAIN", "ssl:b:1", ""),
+        ("EXTERNAL", "ssl:b:1,b:2", ""),
+        ("EXTERNAL", "ann@ssl:b:1", "EXTERNAL"),
+        ("EXTERNAL", "ann@b:1", ""),
+        ("PLAIN", "ann@b:1", "PLAIN"),
+    ],
 )
 def test_a_certificate_is_the_login_over_tls_beside_a_url_with_a_user(mechanism: str, broker: str, used: str) -> None:
     """Breaks when one annotation with a user makes a controller a nobody at all brokers of the set."""

@@ -95,7 +95,11 @@ def test_all_brokers_are_restarted_in_turn_and_none_is_stopped_that_is_needed(tm
         asked.mkdir()
         was, order = brokers.primary(), list[str]()
         with traffic(brokers, rate=200, before=50, after=50) as flow:
-            words = ["rolling-restart", "-b", brokers.brokers[1].address, "--command", f"touch {asked}/{{port}}"]
+            words = ["rolling-restart", "-b", brokers.brokers[1].address, "--command"]
+            idle = run("qpid-ha", *words, "true", "--wait", "0.5")
+            said = "runs as before and was not restarted after 0.5 s; the other brokers are not restarted"
+            assert (idle.status, said in idle.err) == (1, True), idle.err
+            words.append(f"touch {asked}/{{port}}")
             rolling = spawn(tmp_path / "rolling.log", "qpid-ha", *words)
             while len(order) < 3:
                 port = eventually(lambda: {path.name for path in asked.iterdir()} - set(order), bool, "a restart").pop()
