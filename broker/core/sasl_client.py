@@ -22,6 +22,8 @@ from broker.core import limits, sasl, values
 from broker.core.performatives import DECODE_ERROR, FRAMING_ERROR, NOT_ALLOWED, Refusal, code_of
 from broker.core.users import HASHES
 
+WAY_IN = "give a user and a password (the user in the URL, as in ann@host, and a file with the password: --password-file)"
+"""What commands and daemons do when a broker asks for a login."""
 MECHANISMS = (*HASHES, sasl.PLAIN, sasl.EXTERNAL, sasl.ANONYMOUS)
 """The mechanisms that can be configured."""
 NO_AMQP = "the broker does not speak AMQP 1.0 with a SASL layer"
@@ -226,10 +228,7 @@ class ClientLayer:
                 return name
         hint = ""
         if login.user is None and not login.mechanism:
-            hint = (
-                "; it wants to know who you are: give a user and a password (the user in the URL, as in ann@host, "
-                "and a file with the password: --password-file)"
-            )
+            hint = f"; it wants to know who you are: {WAY_IN}"
         elif sasl.PLAIN in offered and not login.mechanism:
             hint = "; a password goes over a connection without encryption only with the mechanism PLAIN named"
         raise Refusal(sasl.UNAUTHORIZED, f"the broker offers {there}, and this client wants {' or '.join(wanted)}{hint}")

@@ -41,7 +41,7 @@ from broker.amqp.scratch import Scratch
 from broker.amqp.sender import Sender
 from broker.core import urls
 from broker.core.limits import SESSION_WINDOW_BYTES
-from broker.core.sasl_client import ANONYMOUS, Login
+from broker.core.sasl_client import ANONYMOUS, WAY_IN, Login
 from broker.host import new_uuid
 from broker.net.logins import Logins
 from broker.net.output import READ_BYTES, TlsFailed, write_output
@@ -411,6 +411,7 @@ class OutgoingLink(ClientFactory):
         """A connection ended."""
         was_up = connection.up
         self._connection = None
+        refusal = refusal.replace(WAY_IN, "give --ha-username and --ha-password-file, as that broker has them")
         if was_up:
             _log.info("link to {peer} lost{why}", peer=self.address, why=f": {refusal}" if refusal else "")
         elif refusal:

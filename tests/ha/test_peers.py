@@ -282,6 +282,25 @@ def test_members_get_large_batches_in_pieces_of_one_frame_each() -> None:
         made.stop()
 
 
+def test_a_broker_without_a_login_for_links_is_told_the_options_for_them() -> None:
+    """Breaks when it is told the options of commands, which a broker does not have."""
+    with bench() as b:
+        made = peers(b, "")
+        made.set_members(Membership.of([ME, OTHER]))
+        ((_, _, link, *_),) = made.reactor.tcpClients
+        connection: Any = link.buildProtocol(None)
+        connection.makeConnection(StringTransport())
+        offer = b"\0\x53\x40\xc0\x10\1\xa3\x0d" + SHA_256.encode()
+        connection.dataReceived(b"AMQP\3\1\0\0" + (8 + len(offer)).to_bytes(4, "big") + b"\2\1\0\0" + offer)
+        b.clock.advance(0.1)
+        connection.connectionLost(Failure(ConnectionDone()))
+        b.clock.advance(0.1)
+        way = "it wants to know who you are: give --ha-username and --ha-password-file, as that broker has them"
+        assert way in made.trouble()[OTHER]
+        assert made.refusals()[OTHER].count("--") == 2
+        made.stop()
+
+
 def test_a_broker_that_calls_itself_by_another_name_is_not_the_member() -> None:
     """Its own messages come from a name that is no member's. `qpid-ha add-broker` waited for its vote, and said nothing."""
     with bench() as b:
