@@ -34,7 +34,7 @@ from broker.amqp.data import Condition
 from broker.core import limits, management, schema
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookup, shown
-from broker.core.commands import QueueAdd, QueueDel, Term
+from broker.core.commands import QueueAdd, QueueDel, QueueDelIfEmpty, Term
 from broker.core.links import REJECTED
 from broker.core.management import Page, Place, Stream
 from broker.core.nodes import LOCAL, ExchangeNode, QueueNode, Refused
@@ -527,6 +527,9 @@ class Administration:
             what = "create objects, because only there clients can use them" if creates else "change replicated objects"
             raise Refused(409, f"this broker is {self._logs.state}: only the primary can {what}{where}")
 
+        deletes = isinstance(command, QueueDel | QueueDelIfEmpty)
+        if deletes and node is not None and request.body.get("ifEmpty") and node.uuid in self._logs.promised:
+            raise Refused(409, f"queue {node.name!r} is not empty: a transaction that is being committed puts messages on it")
         if isinstance(command, QueueDel) and node is not None:
             fault = self._queues.removals.fault(node)
             if fault:

@@ -10,6 +10,7 @@ the shared log read to its end; nothing is proposed for a queue in a log that do
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import chain
 
@@ -56,6 +57,9 @@ class Logs:
         """Identity of a queue whose last messages leave before its deletion is proposed -> the calls when that is decided."""
         self.owed: dict[str, None] = {}
         """Identities of queues that are to go when this broker serves, because their messages go elsewhere first."""
+        self.promised: Counter[str] = Counter()
+        """Identity of a queue -> how many transactions put messages on it as soon as another log has committed their first part:
+        it stays until then. Only this term knows them."""
         self.nodes.is_going = self._is_going
         self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
         self.state = "joining" if clustered else "recovering"
@@ -84,6 +88,11 @@ class Logs:
             self.closing_queues[node.uuid].append(call)
         else:
             self.ledgers[node.log].pending.when_committed(call)
+
+    def fulfil(self, uuids: Iterable[str]) -> None:
+        """These queues get what was promised to them, in this turn."""
+        self.promised.subtract(uuids)
+        self.promised = +self.promised
 
     def moved_s(self) -> float:
         """The time of the last proposal or commit of any log, by the reactor's clock."""

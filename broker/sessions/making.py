@@ -129,14 +129,14 @@ class Making:
     def _look(self, node: QueueNode) -> None:
         """Something has left this queue: its maker, another link, or its last message."""
         policy = self.left.get(node.uuid)
-        if policy is None or not policy.ends(self._queues.users(node), node.depth):
+        if policy is None or not policy.ends(self._queues.users(node), self._depth(node)):
             return
         del self.left[node.uuid]
         by_messages = policy in (LifetimePolicy.ON_NO_MESSAGES, LifetimePolicy.ON_NO_LINKS_OR_MESSAGES)
         command: Command = QueueDelIfEmpty(uuid=node.uuid) if by_messages else QueueDel(uuid=node.uuid)
 
         def ends() -> bool:
-            return policy.ends(self._queues.users(node), node.depth)
+            return policy.ends(self._queues.users(node), self._depth(node))
 
         def kept() -> None:
             if self._logs.nodes.queue_by_uuid(node.uuid) is not None:
@@ -154,6 +154,10 @@ class Making:
             propose()
         else:
             self._queues.removals.remove(node, ByItself(ends, propose, kept))
+
+    def _depth(self, node: QueueNode) -> int:
+        """How many messages this queue has, with those that a transaction is about to put on it."""
+        return node.depth + self._logs.promised[node.uuid]
 
     # ---- names that match a pattern
 

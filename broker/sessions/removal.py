@@ -6,6 +6,9 @@ messages through the exchange, while clients may still use the queue. Then the q
 as being deleted, and the links of its consumers end, so what they held is there again. When what was put on it before is
 committed, another operation takes the rest, and the deletion is proposed in the same turn.
 
+A transaction over two logs whose first part is proposed has promised its messages to the queues of the second part
+(`Logs.promised`). Such a queue is closed, empty or not, and the removal waits until it has got them.
+
 If a message cannot go, the queue stays as it was. A request is refused, with the reason. A queue that was to go by itself is
 tried again, at longer and longer intervals, and the broker logs this once.
 
@@ -174,7 +177,7 @@ class Removals:
                 f"queue {node.name!r} is being deleted already: {removal.moved} of its messages have left it, through its "
                 f"alternate exchange {node.definition.alternate!r}, and {node.depth} are to follow"
             )
-        if is_bare(node):
+        if self.goes_at_once(node):
             return ""
         if logs.serving and logs.closed:
             return logs.redirect().text
@@ -188,11 +191,15 @@ class Removals:
             return f"{text} alternate exchange {node.definition.alternate!r}; purge the queue before you delete it here"
         return ""
 
+    def goes_at_once(self, node: QueueNode) -> bool:
+        """Whether this queue may be deleted as it is."""
+        return is_bare(node) and node.uuid not in self._logs.promised
+
     def remove(self, node: QueueNode, wish: Wish) -> None:
         """Let this queue go."""
         if node.uuid in self._under_way:
             wish.stays(self.fault(node))
-        elif is_bare(node):
+        elif self.goes_at_once(node):
             self._failures.pop(node.uuid, None)
             wish.propose("")
         elif not self._serves(node):
@@ -238,6 +245,7 @@ class Removals:
         self._line.clear()
         self._failures.clear()
         self._logs.closing_queues.clear()
+        self._logs.promised.clear()
 
     # ---- the steps
 
@@ -256,8 +264,14 @@ class Removals:
         if not removal.closed and not removal.wish.holds:
             self._end(removal, "it is in use again", holds=False)
             return
+        if removal.closed and node.uuid in logs.promised:
+            self._wait_for_transactions(removal)
+            return
         if is_bare(node):
-            self._propose(removal)
+            if node.uuid in logs.promised:
+                self._line_up(removal)  # when it is closed, nothing more is promised to it
+            else:
+                self._propose(removal)
             return
         exchange = logs.nodes.exchanges.get(node.definition.alternate)
         if exchange is None:
@@ -269,6 +283,17 @@ class Removals:
             if not removal.after:
                 removal.since_s = self._seconds()
             self._bulk.clear(node, exchange, removal.after, partial(self._passed, removal))
+
+    def _wait_for_transactions(self, removal: _Removal) -> None:
+        """Go on when this closed queue has the messages of transactions whose first part is in another log."""
+        if self._is_over(removal):
+            return
+        if removal.node.uuid not in self._logs.promised:
+            self._logs.ledger_of(removal.node).pending.when_committed(partial(self._go, removal))
+        elif self._seconds() >= removal.until_s:
+            self._end(removal, "a transaction that is being committed puts messages on it; delete the queue again")
+        else:
+            self._schedule.after(_step(removal.node.uuid), _LOOK_S, partial(self._wait_for_transactions, removal))
 
     def _passed(self, removal: _Removal, result: Result) -> None:
         """An operation has ended."""

@@ -39,7 +39,7 @@ from broker.sessions.logs import Logs
 from broker.sessions.queue_terminus import QueueTerminus
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
-from broker.sessions.removal import ByItself, OnRequest, is_bare
+from broker.sessions.removal import ByItself, OnRequest
 from broker.sessions.selecting import selector_of
 
 Answer = Callable[[str], None]
@@ -138,7 +138,7 @@ class Subscriptions:
             text = f"subscription {terms.name!r} is in use, with another address or other filters"
             raise Condition("amqp:resource-locked", text)
         attach.demand(questions.unsubscribe(node))
-        if is_bare(node):
+        if self._queues.removals.goes_at_once(node):
             self._make(attach, link, terms, binding, needs, node)
             return
 

@@ -13,9 +13,9 @@ nor one that was open when a message of its connection went back to its queue, b
 be lost (broker.sessions.overdue); only its own connection knows a transaction, and no other one has its id.
 
 A queue that is only on this broker is in a separate log. A transaction over both logs is written to the cluster's log first, and
-to the local one when that is committed. A failover in between loses what a failover always loses: the queues of only this broker.
-The local log goes on after the term: what it commits then is committed, but outcomes other than `accepted` have no effect any
-more, because the messages are available again.
+to the local one when that is committed. The queues of the second part stay until then (`Logs.promised`). A failover in between
+loses what a failover always loses: the queues of only this broker. The local log goes on after the term: what it commits then is
+committed, but outcomes other than `accepted` have no effect any more, because the messages are available again.
 
 Source: AMQP 1.0 part 4.
 """
@@ -121,6 +121,8 @@ class Transaction:
         self.account = Account(budget)
         self._posts: list[_Post] = []
         self._retired: list[_Retired] = []
+        self._promised: list[str] = []
+        """Identities of the queues that get its messages when another log has committed its first part."""
 
     def post(self, poster: Poster, messages: list[bytes], now_ms: int) -> bool:
         """Keep messages, which arrive now, until the discharge; False: that is too much, and it can no longer be carried out."""
@@ -196,7 +198,11 @@ class Transaction:
         parts[lead].through.extend(through)
         order = [lead, *(ledger for ledger in parts if ledger is not lead)]
         said = {logs.ledger_at(exchange) for routed, _ in through for exchange in routed.through}
-        self._propose(logs, [(ledger, parts[ledger]) for ledger in order if any(parts[ledger]) or ledger in said], done)
+        steps = [(ledger, parts[ledger]) for ledger in order if any(parts[ledger]) or ledger in said]
+        for _, part in steps[1:]:  # what an exchange routes to a queue that is going already goes with it
+            self._promised += [node.uuid for node, _ in part.puts if not logs.nodes.is_going(node.uuid)]
+        logs.promised.update(self._promised)
+        self._propose(logs, steps, done)
 
     def _propose(self, logs: Logs, parts: list[tuple[Ledger, _Part]], done: Callable[[], None]) -> None:
         """The first of these parts, and the others when it is committed."""
@@ -210,6 +216,8 @@ class Transaction:
             return
         ledger, (puts, retired, through) = parts[0]
         now_ms = logs.lead.now_ms
+        if len(parts) == 1:
+            logs.fulfil(self._promised)
         with ledger.pending.one_batch(sum(_nbytes(posts) for _, posts in puts)):
             for routed, post in through:
                 post.data = pass_on(logs, routed, post.data)

@@ -12,13 +12,14 @@ from zope.interface import provider
 from broker.core import limits
 from broker.sessions import removal
 from tests.broker.clients import ACCEPTED, ADMIN, RELEASED, Bench, Client, bench, condition, request, statuses
+from tests.broker.sessions.test_transactions import Transactor
 from tests.broker.test_acl import enforce
 from tests.broker.test_bulk import KINDS, LARGE, bodies, fill
 from tests.broker.test_dead_letters import letters_of
 from tests.broker.test_deferring import DELAY
 from tests.broker.test_departure import ask as drain_ask
 from tests.broker.test_departure import leave
-from tests.broker.test_making import dynamic
+from tests.broker.test_making import NO_MESSAGES, dynamic
 from tests.broker.test_subscriptions import publish, subscribe
 
 
@@ -262,6 +263,115 @@ def test_messages_in_an_open_transaction_hold_a_queue_for_a_while() -> None:
         terminus.give_back([1])
         assert delete(b)[0] == 204
         assert bodies(b, "dead") == [1]
+
+
+def local_letters(b: Bench, *queues: str, **attributes: Any) -> None:
+    """Queues that only this broker has messages of, whose messages go to the queue "near" when they are deleted."""
+    b.queue("shared", replicate="all")
+    level = attributes.get("replicate", "none")
+    route(b, "local", "near", replicate=level)
+    for queue in queues:
+        b.queue(queue, **{"replicate": level, "alternateExchange": "local"} | attributes)
+
+
+def discharged(b: Bench, *queues: str) -> Any:
+    """A transaction over two logs, whose part for the cluster's log waits for its commit: the request for its end."""
+    one = Transactor(b)
+    txn_id = one.declare()
+    for queue in ("shared", *queues):
+        one.post(one.client.sender(queue), txn_id, f"for {queue}")
+    b.lead.automatic = False
+    return one.discharge(txn_id)
+
+
+@pytest.mark.parametrize("level", ["none", "configuration"])
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("late", [False, True])
+def test_what_a_transaction_over_two_logs_has_promised_to_a_queue_is_not_deleted_with_it(
+    level: str, count: int, *, late: bool
+) -> None:
+    """Breaks when the queue goes between the two commits, or while the second one waits: the client has its `accepted`, and
+    nobody has the message."""
+    with bench(clustered=True) as b:
+        local_letters(b, "own", replicate=level)
+        fill(b.client(), "own", *range(count))
+        request = discharged(b, "own")
+        asked = ask(b, "own")
+        b.pass_time(0.5, 0.1)
+        assert answer(asked) is None
+        b.logs["local"].automatic = not late
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        if late:
+            b.pass_time(0.2, 0.1)
+            b.logs["local"].automatic = True
+            b.logs["local"].commit()
+        b.pass_time(0.5, 0.1)
+        assert request.remote_state == proton.Delivery.ACCEPTED
+        found = answer(asked)
+        assert found is not None
+        assert (found[0], "own" in b.broker.nodes.queues) == (204, False)
+        assert bodies(b, "near") == [*range(count), "for own"]
+
+
+def test_a_queue_whose_transaction_is_not_committed_in_time_stays_and_takes_messages_again() -> None:
+    with bench(clustered=True) as b:
+        local_letters(b, "own")
+        request = discharged(b, "own")
+        asked = ask(b, "own")
+        b.pass_time(removal.CLOSED_S + 0.5, 0.1)
+        found = answer(asked)
+        assert found is not None
+        assert (found[0], "a transaction that is being committed puts messages on it" in found[1]) == (409, True)
+        b.commit_all()
+        b.settle()
+        assert request.remote_state == proton.Delivery.ACCEPTED
+        fill(b.client(), "own", 1)
+        assert bodies(b, "own") == ["for own", 1]
+        assert (delete(b, "own")[0], bodies(b, "near")) == (204, ["for own", 1])
+
+
+def test_a_queue_that_a_transaction_is_about_to_fill_is_not_deleted_as_an_empty_one() -> None:
+    with bench(clustered=True) as b:
+        local_letters(b, "own", alternateExchange="")
+        client = b.client()
+        client.auto_accept = False
+        made = dynamic(client, sends=True, policy=NO_MESSAGES)
+        name = made.remote_target.address
+        fill(client, name, 1)
+        ((delivery, _),) = client.received[(held := client.receiver(name)).name]
+        made.close()
+        request = discharged(b, "own", name)
+        assert delete(b, "own", ifEmpty=True) == (
+            409,
+            "queue 'own' is not empty: a transaction that is being committed puts messages on it",
+        )
+        client.give(delivery, proton.Delivery.ACCEPTED)
+        held.close()
+        b.pass_time(0.5, 0.1)
+        assert (name in b.broker.nodes.queues, b.depth(name)) == (True, 0)
+        b.commit_all()
+        b.pass_time(0.5, 0.1)
+        assert request.remote_state == proton.Delivery.ACCEPTED
+        assert (b.depth("own"), b.depth(name)) == (1, 1)
+        client.auto_accept = True
+        assert client.bodies(client.receiver(name)) == [f"for {name}"]
+        b.pass_time(0.5, 0.1)
+        assert name not in b.broker.nodes.queues
+
+
+def test_what_was_promised_in_a_term_holds_no_queue_in_the_next_one() -> None:
+    with bench(clustered=True) as b:
+        local_letters(b, "own")
+        discharged(b, "own")
+        b.lead.become("ready", "other")
+        b.settle()
+        b.lead.automatic = True
+        b.lead.become("active")
+        b.settle()
+        assert delete(b, "own") == (204, "deleted")
+        assert b.depth("near") == 0
 
 
 def test_a_deletion_that_asks_for_no_consumers_stops_when_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
