@@ -3,9 +3,10 @@
 Life of an operation: management starts it (`Bulk.start`) with the queue, the number of messages, and a filter. It walks through
 the existing messages (broker.core.queues.picking), a few in each turn of the reactor, within the share for searches. Messages
 that it takes are claimed, so that no consumer gets them. They leave in one batch of the log, together with their copies. The
-operation ends when all messages were examined, when enough were taken, when a target queue is full or goes, or after
-`limits.BULK_S`. When everything is committed, the caller gets the count, and the place where the next request continues if there
-are more messages. When this broker stops serving, the operation ends without an answer.
+operation ends when all messages were examined, when enough were taken, when a target queue is full or goes, when messages are put
+somewhere and this broker begins to leave, or after `limits.BULK_S`. When everything is committed, the caller gets the count, and
+the place where the next request continues if there are more messages. When this broker stops serving, the operation ends without
+an answer.
 
 Some messages are left where they are: those that a consumer has, and dead letters whose copies are not committed yet. When
 messages are put somewhere, these are left too: messages that cannot be read, that no queue accepts, that would go into another
@@ -209,7 +210,7 @@ class Operation:
         if self._place.held:
             self._schedule.after(self._key, _HELD_S, self._later)
             return False
-        if self._asked.last and self._logs.closed:  # what is put somewhere now may come too late for the drain
+        if self._asked.to is not None and self._logs.closed:  # what is put somewhere now may come too late for the drain
             self._stop(self._logs.redirect().text)
             return False
         if self._seconds() >= self._ends_s:

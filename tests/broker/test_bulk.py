@@ -9,7 +9,7 @@ import pytest
 
 from broker.core import limits
 from broker.core.nodes import LOCAL
-from tests.broker.clients import Bench, Client, bench
+from tests.broker.clients import ADMIN, Bench, Client, bench, request
 from tests.broker.test_dead_letters import letters_of
 from tests.broker.test_deferring import DELAY
 
@@ -286,6 +286,37 @@ def test_a_large_message_whose_parts_are_gone_is_left_and_the_messages_behind_it
         b.pass_time(0.1, 0.02)
         assert client.request("MOVE", "queue", "second", {"to": "other"})[2] == {"count": 2, "left": 1}
         assert bodies(b, "other") == [1, 2]
+
+
+@pytest.mark.parametrize("operation, body", [("MOVE", {"to": "other"}), ("REROUTE", {"exchange": "amq.fanout"}), ("PURGE", {})])
+def test_a_broker_that_begins_to_leave_puts_no_more_messages_on_its_queues(
+    operation: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when an operation that runs goes on: the drain may be done with the queue that gets the messages."""
+    monkeypatch.setattr(limits, "BULK_LOOKS", 2)
+    with bench() as b:
+        b.queue("q")
+        b.queue("other")
+        admin = b.client(ADMIN)
+        admin.request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": "other", "key": ""})
+        fill(b.client(), "q", *range(100))
+        reply, link = admin.receiver(None, dynamic=True), admin.sender("$management")
+        b.lead.automatic = False
+        admin.send_encoded(link, request(operation, "queue", "q", reply.remote_source.address, body=body))
+        assert len(b.lead.waiting) > 0
+        b.broker.logs.closing = True  # its departure is proposed
+        b.commit_all()
+        b.settle()
+        ((_, answer),) = admin.received[reply.name]
+        status, text = answer.properties["statusCode"], answer.properties["statusDescription"]
+        count = answer.body["count"]
+        if operation == "PURGE":
+            assert (status, count, b.depth("q")) == (200, 100, 0)
+        else:
+            assert (status, 0 < count < 100) == (409, True)
+            leaves = "this broker leaves; its queues are moved to another broker"
+            assert text == f"{leaves}; {count} messages were processed before that"
+            assert (b.depth("q"), b.depth("other")) == (100 - count, count)
 
 
 @pytest.mark.parametrize("log", ["all", "none"])
