@@ -240,6 +240,9 @@ class Administration:
                     where = f"this broker no longer serves {queue.name!r}"
                     self._dropped.line(f"the answer to a management request was dropped: {where}")
                     return
+                if self._logs.nodes.is_going(queue.uuid):
+                    self._dropped.line(f"the answer to a management request was dropped: queue {queue.name!r} is being deleted")
+                    return
                 if not (has_room(queue, 1, size) and ledger.room.takes(size)):
                     why = ledger.room.text if ledger.room.low else full_text(queue, size)
                     self._dropped.line(f"the answer to a management request was dropped: {why}")

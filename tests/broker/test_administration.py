@@ -476,6 +476,21 @@ def test_answers_that_find_no_room_are_a_few_lines_in_the_log() -> None:
         assert "would pass its limit of 1 messages" in told[0]
 
 
+def test_no_answer_is_put_on_a_queue_that_is_being_deleted() -> None:
+    """Breaks when it is accepted, and goes with the queue, or keeps a queue that is to go only if it is empty."""
+    with bench() as b, capturedLogs() as events:
+        b.queue("q")
+        client = b.client()
+        link = client.sender("$management")
+        b.begin_deletion("q", ifEmpty=True)
+        client.send_encoded(link, request("QUERY", "broker", "", "q"))
+        b.commit_all()
+        assert statuses(client, link) == [ACCEPTED]
+        assert "q" not in b.broker.nodes.queues
+        told = [line for line in map(formatEvent, events) if "was dropped" in line]
+        assert told == ["the answer to a management request was dropped: queue 'q' is being deleted"]
+
+
 class Broken(Cluster):
     """A part of the broker with a defect."""
 
