@@ -79,8 +79,9 @@ class Supplier(Protocol):
     def closed(self, subscription: Subscription) -> None:
         """A client has closed its link to the queue of a named subscription, which therefore ends."""
 
-    def unsubscribed(self) -> None:
-        """A subscription has ended: a queue that is only there for them goes with the last, or a time after the last link."""
+    def unsubscribed(self, *, drained: bool = False) -> None:
+        """A subscription has ended: a queue that is only there for them goes with the last, or a time after the last link. That
+        of a drain (`drained`) does not count."""
 
 
 class Subscription(LinkEnd):
@@ -379,7 +380,7 @@ class Subscription(LinkEnd):
         if self.link.closed_by_peer and self.by_name:
             self.queue.closed(self)
         else:
-            self.queue.unsubscribed()
+            self.queue.unsubscribed(drained=self.drains)
 
     def end(self) -> None:
         """Its acquired messages return to their places."""

@@ -56,7 +56,8 @@ class Logs:
         self.closing_queues: dict[str, list[Callable[[], None]]] = {}
         """Identity of a queue whose last messages leave before its deletion is proposed -> the calls when that is decided."""
         self.owed: dict[str, None] = {}
-        """Identities of queues that are to go when this broker serves, because their messages go elsewhere first."""
+        """Identities of queues that are to go when this broker serves, or when its drain is cancelled: until then their messages
+        stay, or go elsewhere."""
         self.promised: Counter[str] = Counter()
         """Identity of a queue -> how many transactions put messages on it as soon as another log has committed their first part:
         it stays until then. Only this term knows them."""

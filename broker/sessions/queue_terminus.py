@@ -324,14 +324,18 @@ class QueueTerminus:
         """A client has closed its link to the queue of a named subscription, which therefore ends."""
         self._queues.keeper.closed(self, subscription)
 
-    def unsubscribed(self) -> None:
-        """A subscription has ended: a queue that is only there for them goes with the last, or a time after the last link."""
+    def unsubscribed(self, *, drained: bool = False) -> None:
+        """A subscription has ended: a queue that is only there for them goes with the last, or a time after the last link. On a
+        broker that leaves, messages that move to the target keep it until the drain is cancelled. `drained`: the subscription was
+        that of a drain, and no consumer of a client."""
         logs, node = self._queues.logs, self.node
         if node.auto_delete_s:
             self._queues.unused.left(node)
         elif node.definition.auto_delete and not self.subscriptions and logs.ledgers[node.log].serving:
             moves = logs.closed and node.depth and not node.definition.exclusive and node.terms is None
-            if not moves:
+            if moves and not drained:
+                logs.owed[node.uuid] = None
+            elif not moves and not drained:
                 self._queues.keeper.delete(node)
         else:
             self._queues.on_left(node)

@@ -156,6 +156,34 @@ def test_a_queue_that_nobody_has_used_meanwhile_has_its_whole_time_again() -> No
         assert "q" not in b.broker.nodes.queues
 
 
+@pytest.mark.parametrize("consumed", [True, False])
+@pytest.mark.parametrize("cut", ["HALT", "drained"])
+def test_a_queue_that_lost_its_last_consumer_meanwhile_goes_when_the_drain_is_cancelled(cut: str, *, consumed: bool) -> None:
+    """Breaks when nobody remembers that it was to go, or when the end of the drain's link counts as that of a consumer: then a
+    queue that waits for its first consumer is deleted."""
+    with bench() as b:
+        b.queue("q", autoDelete=True)
+        b.queue("bare", autoDelete=True)
+        client = b.client()
+        client.send(client.sender("q"), 1)
+        if consumed:
+            client.auto_accept = False
+            client.receiver("q")
+            client.receiver("bare")
+        drain = leave(b)["drain"]
+        assert ("q" in b.broker.nodes.queues, "bare" in b.broker.nodes.queues) == (True, not consumed)
+        taking = b.client(ADMIN)
+        taking.auto_accept = cut == "drained"
+        links = [taking.receiver(source(b, name)) for name in ("q", "bare") if name in b.broker.nodes.queues]
+        assert taking.bodies(links[0]) == [1]
+        b.pass_time(0.1, 0.01)
+        ask(b, "HALT", drain=drain)
+        assert "q" in b.broker.nodes.queues
+        assert ask(b, "REOPEN", drain=drain)[0] == 200
+        b.settle()
+        assert ("q" in b.broker.nodes.queues, "bare" in b.broker.nodes.queues) == (not consumed, not consumed)
+
+
 def test_a_drain_is_released_only_if_the_target_holds_what_was_settled() -> None:
     """What is under way when the target is asked counts: it is waited for."""
     with bench() as b:
