@@ -128,7 +128,8 @@ class Returns:
 
     def limited(self) -> None:
         """Remove the messages that have failed too often for the limit, which may be a new one, and keep those that were to leave
-        and have not. What a consumer has stays, and leaves when it has come back and is about to be delivered."""
+        and have not. What a consumer has stays, and leaves when it has come back: at once if it has failed again or is to wait,
+        or else when it is about to be delivered."""
         messages, limit = self._queue.node.messages, self._limit
         if messages is None:
             return

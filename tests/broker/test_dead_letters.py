@@ -485,6 +485,23 @@ def test_a_message_that_a_consumer_has_when_its_limit_is_set_stays_with_it_and_l
         assert (b.depth("q"), b.depth("dead")) == (0, int(end != "accepted"))
 
 
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_message_beyond_a_new_limit_that_is_given_back_with_a_delay_leaves_at_once(*, failed: bool) -> None:
+    """Breaks when it waits for a time at which nobody gets it."""
+    with bench() as b:
+        letters_of(b)
+        client, holder = b.client(), b.client()
+        client.send(client.sender("q"), "often")
+        client.auto_accept = holder.auto_accept = False
+        fail(client, client.receiver("q", credit=0), 2, failed=True)
+        second = holder.receiver("q", credit=1)
+        limited(b, 2)
+        ((delivery, _),) = holder.received[second.name]
+        delivery.local.annotations = {proton.symbol("x-opt-delivery-delay"): 60_000}
+        holder.give(delivery, proton.Delivery.MODIFIED, failed=failed)
+        assert (b.depth("q"), b.depth("dead")) == (0, 1)
+
+
 def test_a_message_that_waits_for_its_redelivery_leaves_when_its_limit_is_set() -> None:
     with bench() as b:
         letters_of(b, arguments={"x-delayed-retry-min": 60_000})
