@@ -264,9 +264,6 @@ class Removals:
         if not removal.closed and not removal.wish.holds:
             self._end(removal, "it is in use again", holds=False)
             return
-        if removal.closed and node.uuid in logs.promised:
-            self._wait_for_transactions(removal)
-            return
         if is_bare(node):
             if node.uuid in logs.promised:
                 self._line_up(removal)  # when it is closed, nothing more is promised to it
@@ -285,7 +282,8 @@ class Removals:
             self._bulk.clear(node, exchange, removal.after, partial(self._passed, removal))
 
     def _wait_for_transactions(self, removal: _Removal) -> None:
-        """Go on when this closed queue has the messages of transactions whose first part is in another log."""
+        """Go on when what was put on this closed queue before is committed, with the messages of transactions whose first part is
+        in another log: nothing more is promised to it."""
         if self._is_over(removal):
             return
         if removal.node.uuid not in self._logs.promised:
@@ -350,7 +348,7 @@ class Removals:
         removal.until_s = self._seconds() + CLOSED_S
         self._logs.closing_queues[node.uuid] = []
         self._queues.at(node).end_consumers(Condition("amqp:resource-deleted", f"queue {node.name!r} was deleted"))
-        self._logs.ledger_of(node).pending.when_committed(partial(self._go, removal))
+        self._wait_for_transactions(removal)
 
     def _propose(self, removal: _Removal) -> None:
         """Nothing is left: the deletion follows what was put before, and nothing comes between."""

@@ -315,6 +315,28 @@ def test_what_a_transaction_over_two_logs_has_promised_to_a_queue_is_not_deleted
         assert bodies(b, "near") == [*range(count), "for own"]
 
 
+def test_a_closed_queue_waits_for_what_it_was_promised_and_not_only_for_what_was_on_its_way_before() -> None:
+    """Breaks when the last pass begins with the commit of an older message, while that of the transaction is being written."""
+    with bench(clustered=True) as b:
+        local_letters(b, "own")
+        b.logs["local"].automatic = False
+        fill(b.client(), "own", 7)
+        request = discharged(b, "own")
+        asked = ask(b, "own")
+        assert b.broker.nodes.queues["own"].uuid in b.broker.logs.closing_queues
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        b.logs["local"].commit(1)
+        b.settle()
+        b.logs["local"].automatic = True
+        b.logs["local"].commit()
+        b.pass_time(0.5, 0.1)
+        assert request.remote_state == proton.Delivery.ACCEPTED
+        found = answer(asked)
+        assert (found is not None and found[0], bodies(b, "near")) == (204, [7, "for own"])
+
+
 def test_a_queue_whose_transaction_is_not_committed_in_time_stays_and_takes_messages_again() -> None:
     with bench(clustered=True) as b:
         local_letters(b, "own")
