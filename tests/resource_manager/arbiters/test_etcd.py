@@ -275,6 +275,7 @@ async def test_a_user_who_may_write_the_turn_only_gets_turns_and_is_told_once_th
     """Breaks when etcd counts as away although turns work, and the log says so every few seconds."""
     password = tmp_path / "password"
     password.write_text("tomato\n")
+    password.chmod(0o600)
     with running_etcd(tmp_path / "etcd") as guarded:
         root = with_users(guarded, keys={"key": encoded("/understudy/part/turn")})
         async with daemons(guarded.url, "part", "rm-1", ttl="2", user="rm", password_file=str(password)) as [daemon]:
