@@ -253,15 +253,17 @@ class QueueTerminus:
         tags: bool = False,
         route: str = "",
         standing: Standing | None = None,
+        instead_of: Collection[Subscription] = (),
     ) -> Subscription:
         """Attach this link as one more subscription, which is returned; `needs` are its lookups. Condition when it cannot attach.
         `drains`: it empties the queue of a broker that leaves. `tags`: the tags of deliveries are sequences. `route`: the
-        identity of the route that it is for. `standing`: the terms in the answer to the client."""
+        identity of the route that it is for. `standing`: the terms in the answer to the client. `instead_of`: subscriptions that
+        the caller ends when this one has attached."""
         node = self.node
         owners = None if browse or drains else self.owners
         owner = None if owners is None else owners.admit(attach, route)
         earlier = None if owners is None or owner is None else owners.attached.get(owner)
-        others = (each for each in self.subscriptions if not each.browse and each is not earlier)
+        others = (each for each in self.subscriptions if not each.browse and each is not earlier and each not in instead_of)
         if not browse and node.definition.exclusive and next(others, None) is not None:
             raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
         if len(self.subscriptions) >= limits.MAX_CONSUMERS_PER_QUEUE and earlier is None:

@@ -238,19 +238,19 @@ class Subscriptions:
     def _add(
         self, attach: Attach, link: Sender, queue: QueueTerminus, needs: Lookups, exchange: str, standing: Standing | None = None
     ) -> None:
-        if queue.node.definition.exclusive:
-            self._steal(attach, queue)
+        earlier = self._earlier(attach, queue) if queue.node.definition.exclusive else []
         terms = queue.node.terms
         if terms is not None and terms.lasting:
             link.kept_s = queue.node.auto_delete_s
-        end = queue.add(attach, link, needs, browse=False, standing=standing)
+        end = queue.add(attach, link, needs, browse=False, standing=standing, instead_of=earlier)
         end.by_name, end.exchange = True, exchange
+        for each in earlier:
+            each.end_slow(Condition("amqp:link:stolen", "this subscription's client has attached it over another connection"))
 
-    def _steal(self, attach: Attach, queue: QueueTerminus) -> None:
+    def _earlier(self, attach: Attach, queue: QueueTerminus) -> list[Subscription]:
         """The same link attaches over another connection, which ends the old link (part 2.6.1). The old connection is probably
         dead."""
-        for each in [each for each in queue.subscriptions if each.session is not attach.session and each.by_name]:
-            each.end_slow(Condition("amqp:link:stolen", "this subscription's client has attached it over another connection"))
+        return [each for each in queue.subscriptions if each.session is not attach.session and each.by_name]
 
     # ---- asking for what stands
 

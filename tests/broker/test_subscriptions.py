@@ -368,6 +368,23 @@ def test_a_subscription_moves_to_another_connection_also_if_it_is_bound_again() 
         assert (old.bodies(first), new.bodies(second)) == ([], ["one"])
 
 
+def test_a_subscription_stays_where_it_is_if_the_other_connection_cannot_have_it() -> None:
+    """Breaks when the old link ends before it is known that the new one can attach: then the client has none."""
+    with bench() as b:
+        old = b.client(container="ann")
+        first = subscribe(old, "news", filters=described(SELECTOR, "a = '" + "x" * 600 + "'"))
+        narrow = Client(b, container="ann")
+        narrow.transport.max_frame_size = 512
+        b.clients.append(narrow)
+        second = subscribe(narrow.open(), "news", None)
+        assert condition(second) == "amqp:frame-size-too-small"
+        taking = b.client()
+        third = taking.receiver(queues(b)[0])
+        assert (condition(first), condition(third)) == ("", "amqp:resource-locked")
+        publish(b, "one", properties={"a": "x" * 600})
+        assert old.bodies(first) == ["one"]
+
+
 def test_no_local_keeps_away_what_the_same_client_sends_over_any_connection() -> None:
     with bench() as b:
         subscribe(b.client(container="ann"), "news", filters=described(NO_LOCAL, [])).detach()
