@@ -144,10 +144,14 @@ class Link:
         what this side adds."""
         self._check_size(lib.pn_link_remote_source(self.handle), lib.pn_link_remote_target(self.handle))
 
-    def _check_size(self, source: Any, target: Any) -> None:
+    def _fits(self, source: Any, target: Any) -> bool:
+        """Whether the peer takes a frame of an attach with these termini."""
         most = self.engine.remote_max_frame
-        nbytes = attach_bytes(self.handle, source, target) if most else 0
-        if nbytes > most:
+        return not most or attach_bytes(self.handle, source, target) <= most
+
+    def _check_size(self, source: Any, target: Any) -> None:
+        if not self._fits(source, target):
+            most, nbytes = self.engine.remote_max_frame, attach_bytes(self.handle, source, target)
             text = f"the answer repeats the fields of this attach and may need a frame of {nbytes} bytes, but the client has set"
             advice = f"a max-frame-size of {most}: set it to {nbytes} or more, or use shorter names, filters and properties"
             raise Condition("amqp:frame-size-too-small", f"{text} {advice}")

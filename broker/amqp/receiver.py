@@ -145,8 +145,18 @@ class Receiver(Link):
             lib.pn_terminus_set_durability(target, lib.PN_DELIVERIES)
             lib.pn_terminus_set_expiry_policy(target, lib.PN_EXPIRE_WITH_LINK)
             lib.pn_terminus_set_timeout(target, kept.kept_s)
-            held = values.encode({values.Symbol(HELD): [number for run in kept.runs for number in run]})
-            put_value(lib.pn_link_properties(self.handle), held)
+            runs = kept.runs
+            self._show(runs)
+            while len(runs) > 1 and not self._fits(source, target):  # one is shown: with none, the client would begin at 1 again
+                runs = runs[(len(runs) + 1) // 2 :]
+                self._show(runs)
+
+    def _show(self, runs: list[tuple[int, int]]) -> None:
+        """Let the attach say that these numbers are held."""
+        held = values.encode({values.Symbol(HELD): [number for run in runs for number in run]})
+        properties = lib.pn_link_properties(self.handle)
+        lib.pn_data_clear(properties)
+        put_value(properties, held)
 
     def take_whole(self, max_bytes: int) -> None:
         """Take every message whole, of up to `max_bytes`."""

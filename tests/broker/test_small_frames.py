@@ -8,7 +8,11 @@ import proton
 import pytest
 
 from broker.core.filters import SELECTOR
+from broker.core.limits import HELD_SHOWN
+from broker.core.links import HELD
 from tests.broker.clients import Bench, Client, bench, condition
+from tests.broker.test_numbered_links import attach as numbered
+from tests.broker.test_numbered_links import link_of, send
 from tests.broker.test_subscriptions import described, subscribe
 
 SMALLEST = 512
@@ -92,6 +96,31 @@ def test_a_subscription_that_another_client_has_made_is_refused_when_its_filters
         queue = b.broker.queues.named(name)
         assert queue is not None
         assert not queue.subscriptions
+
+
+def test_a_numbered_link_is_shown_as_many_of_its_newest_runs_as_fit_and_never_none() -> None:
+    """Breaks when a producer cannot attach again, or begins to count at 1 because it is shown no number."""
+    with bench() as b:
+        b.queue("q")
+        shown = []
+        for size, frame in ((5, 0), (5, SMALLEST), (256, SMALLEST)):
+            before, link = link_of(b, "ann", name="n" * size)
+            send(before, link, *range(1, 301, 2))
+            before.lose()
+            client = small(b, frame) if frame else b.client(container="ann")
+            again = numbered(client, name="n" * size)
+            assert (condition(again), client.transport.condition) == ("", None)
+            numbers = again.remote_properties[HELD]
+            assert numbers[::2] == [*range(1, 301, 2)][-len(numbers) // 2 :]
+            shown.append(len(numbers) // 2)
+        assert shown[0] == HELD_SHOWN > shown[1] > shown[2] > 0
+        for first, refusal in (("m", ""), ("n", TOO_SMALL)):
+            link = small(b).session.sender(first * 256)
+            link.source.address, link.target.address = "s" * 70, "q"
+            link.target.capabilities.put_object(proton.symbol("qpid.numbered"))
+            link.open()
+            b.settle()
+            assert condition(link) == refusal, "there is room for a list without numbers, and for no number"
 
 
 @pytest.mark.parametrize("sends", [True, False])
