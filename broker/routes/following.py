@@ -4,19 +4,20 @@ Life of an interest: `join` begins it for the first route of an exchange that ru
 read from the registry, a piece in each turn, into an interest aside. When all are read, this takes its place, and `begin` is
 called: until then its routes must wait. `follow` looks up each binding that a change of a log may have changed, in the registry,
 and changes the interest, or the one that is being filled. What has changed is told to the routes once, in the next turn. When
-another exchange has the name, its bindings are read in the same way, and the routes are told of all keys in the end. When the
-last route leaves (`leave`), the interest is forgotten.
+another exchange has the name, its bindings are read in the same way, and then the routes are told of all keys, a piece in each
+turn. When the last route leaves (`leave`), the interest is forgotten.
 
 Invariants: without a dynamic route, nothing is done; a change costs as much as itself, except that of the exchange; a turn reads
-at most `limits.BINDINGS_READ` bindings; the interest is that in the bindings which route messages now, whichever log has them,
-or, while those of another exchange are read, that of before.
+at most `limits.BINDINGS_READ` bindings, and tells of as many keys; the interest is that in the bindings which route messages now,
+whichever log has them, or, while those of another exchange are read, that of before.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -58,7 +59,8 @@ class Following:
         self._unread: set[str] = set()
         """Names of exchanges whose interest was never complete."""
         self._reading: dict[str, _Reading] = {}
-        self._touched: dict[str, dict[str, None]] = {}
+        self._touched: deque[tuple[str, Iterator[str]]] = deque()
+        """Names of exchanges, and the keys of which their routes are still to be told."""
         self._routes: Counter[str] = Counter()
         """Name of an exchange -> how many routes follow it."""
 
@@ -149,10 +151,21 @@ class Following:
     def _note(self, name: str, keys: Collection[str]) -> None:
         """Tell the routes in the next turn."""
         if not self._touched:
-            self._clock.callLater(0, self._tell_all)
-        self._touched.setdefault(name, {}).update(dict.fromkeys(keys))
+            self._clock.callLater(0, self._tell_some)
+        self._touched.append((name, iter(keys)))
 
-    def _tell_all(self) -> None:
-        touched, self._touched = self._touched, {}
-        for name, keys in touched.items():
-            self._tell(name, keys)
+    def _tell_some(self) -> None:
+        """Tell a piece: a key once, and an exchange's keys together."""
+        told: dict[str, dict[str, None]] = {}
+        room = limits.BINDINGS_READ
+        while room and self._touched:
+            name, keys = self._touched[0]
+            some = list(islice(keys, room))
+            told.setdefault(name, {}).update(dict.fromkeys(some))
+            room -= len(some)
+            if room:
+                self._touched.popleft()
+        if self._touched:
+            self._clock.callLater(0, self._tell_some)
+        for name, some_keys in told.items():
+            self._tell(name, some_keys)

@@ -149,6 +149,32 @@ def test_an_exchange_that_goes_while_its_bindings_are_read_wants_nothing(net: Ne
     assert (list(interest), interest.kind, told, begun) == (["k"], "direct", ["k"], ["news"])
 
 
+def test_routes_are_told_in_pieces_of_the_keys_of_another_exchange_and_of_changes_after_these(
+    net: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when one turn tells of 200,000 keys, because an exchange with 100,000 bindings has replaced another such one."""
+    for number in range(8):
+        bind(net, "b", f"k{number}")
+    clock, told = Turns(), list[list[str]]()
+    following = Following(clock, net.brokers["b"].broker.logs, lambda name, keys: told.append([name, *keys]), lambda name: None)
+    monkeypatch.setattr(net.brokers["b"].broker.routes, "_following", following)
+    interest = following.join("amq.topic")
+    clock.turn()
+    monkeypatch.setattr(limits, "BINDINGS_READ", 5)
+    following._read("amq.topic")
+    for _ in range(2):
+        clock.turn()
+    bind(net, "b", "new")
+    unbind(net, "b", "k0")
+    for _ in range(5):
+        clock.turn()
+    assert [len(each) for each in told] == [6, 6, 6, 4]
+    assert {each[0] for each in told} == {"amq.topic"}
+    assert {key for _, *keys in told for key in keys} == {"k0", *interest}
+    assert told[-1][-2:] == ["new", "k0"]
+    assert not following._touched
+
+
 def test_a_route_waits_until_all_bindings_are_read_and_takes_none_away_from_its_source(
     net: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
