@@ -14,10 +14,11 @@ A free group is given to nobody while messages of it are acquired: their consume
 committed. While a drain takes the messages, groups are everybody's (`open_to_all`).
 
 Invariants: a message goes to a consumer only if the applied records say that this consumer owns the group, and no record is
-proposed by which it does not; a group is asked for only if it is free after all records that are proposed; a consumer has asked
-for at most as many groups as it has room for messages; there are at most `limits.MAX_GROUP_OWNERS` groups with owners, asked ones
-included; a group with an owner and without a message here is in `_idle`, the longest idle first. What is asked for and `_freeing`
-exists only on the primary, and ends with the term of the log that has the messages; `owner_of` is the same on every broker.
+proposed by which it does not; a group is asked for only if it is free after all records that are proposed; a consumer asks for no
+more groups while those that it has asked for had as many messages as it has room for; there are at most
+`limits.MAX_GROUP_OWNERS` groups with owners, asked ones included; a group with an owner and without a message here is in `_idle`,
+the longest idle first. What is asked for and `_freeing` exists only on the primary, and ends with the term of the log that has
+the messages; `owner_of` is the same on every broker.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class Owned(groups.Groups):
     """See the module."""
 
     __slots__ = (
-        *("_asked", "_asking", "_for_all", "_freeing", "_groups", "_idle", "_news", "_room", "_taker", "_unwanted", "_wanted"),
-        "owner_of",
+        *("_asked", "_asking", "_for_all", "_freeing", "_groups", "_idle", "_news", "_room", "_sizes", "_taker", "_unwanted"),
+        *("_wanted", "owner_of"),
     )
 
     def __init__(self, lane: Lane, key: str) -> None:
@@ -89,7 +90,9 @@ class Owned(groups.Groups):
         self._asked: dict[str, Owner] = {}
         """Groups that a record gives to these owners, when it is committed."""
         self._asking: Counter[Owner] = Counter()
-        """How many of them each has."""
+        """How many messages waited in those of each, when they were asked for."""
+        self._sizes: dict[str, int] = {}
+        """How many in each of them."""
         self._freeing: set[str] = set()
         """Groups that a record frees, when it is committed."""
         self._news: list[int] = []
@@ -255,7 +258,8 @@ class Owned(groups.Groups):
         return -1, ""
 
     def _ask(self, consumer: Owner) -> None:
-        """Ask for free groups for this consumer, the one with the oldest message first."""
+        """Ask for free groups for this consumer, the one with the oldest message first, until their messages fill its room:
+        others may work on the rest. Too many are counted for a group of which messages have gone; then it asks again."""
         while self._asking[consumer] < self._room:
             sequence, group = self._top(self._heads, None)
             if sequence < 0:
@@ -264,7 +268,8 @@ class Owned(groups.Groups):
                 self._evict()
                 break
             self._asked[group] = consumer
-            self._asking[consumer] += 1
+            self._sizes[group] = size = len(self._waiting[group])
+            self._asking[consumer] += size
             self._wanted.setdefault(consumer, {})[group] = None
             self._news.append(sequence)
 
@@ -272,7 +277,7 @@ class Owned(groups.Groups):
         """A record gives this group to its owner, or nobody asks for it any more."""
         asked = self._asked.pop(group, None)
         if asked is not None:
-            self._asking[asked] -= 1
+            self._asking[asked] -= self._sizes.pop(group)
             if not self._asking[asked]:
                 del self._asking[asked]
 
@@ -323,9 +328,9 @@ class Owned(groups.Groups):
     def interrupt(self) -> None:
         """As `release_all`, on a broker that stops serving while the log of this queue goes on: what is proposed is still to be
         committed."""
-        proposed = self._asked, self._asking, self._freeing, self._wanted, self._unwanted
+        proposed = self._asked, self._asking, self._sizes, self._freeing, self._wanted, self._unwanted
         self.release_all()
-        self._asked, self._asking, self._freeing, self._wanted, self._unwanted = proposed
+        self._asked, self._asking, self._sizes, self._freeing, self._wanted, self._unwanted = proposed
         for group in self._freeing:
             self._idle.pop(group, None)
 

@@ -162,6 +162,21 @@ def test_a_consumer_asks_for_as_many_groups_as_it_has_room_for_and_those_of_one_
     assert [len(groups) for _, groups in q.proposed] == [2], "what it got takes room, too"
 
 
+def test_a_consumer_asks_for_no_more_groups_than_have_the_messages_that_it_has_room_for() -> None:
+    """Breaks when groups wait for a consumer whose credit the messages of others fill, while another consumer is idle."""
+    q = Queue()
+    q.put("xxxyyzw")
+    assert (q.take(A, 4), q.take(B)) == ([], [])
+    assert [(owner, len(groups)) for owner, groups in q.proposed] == [(A, 2), (B, 2)]
+    q.commit()
+    assert (q.take(A, 4), q.take(B)) == ([1, 2, 3, 4], [6, 7])
+    q.put("vvvu")
+    assert (q.take(C, 3), [len(groups) for _, groups in q.proposed]) == ([], [1])
+    q.order.remove(9, 2)
+    q.commit()
+    assert (q.take(C, 3), [len(groups) for _, groups in q.proposed]) == ([8], [1]), "there are fewer than it has counted"
+
+
 def test_a_consumer_with_messages_of_its_own_groups_gets_them_and_asks_for_nothing() -> None:
     q = Queue()
     q.put("xxxy")
