@@ -130,14 +130,16 @@ class Target(Protocol):
 class Producer(LinkEnd):
     """See the module."""
 
-    __slots__ = ("_arrivals", "_names", "_upload", "link", "pause", "target", "timed")
+    __slots__ = ("_arrivals", "_names", "_paused", "_upload", "link", "pause", "target", "timed")
 
     def __init__(self, session: Output, link: Receiver, target: Target) -> None:
         super().__init__(session)
         self.link = link
         self.target = target
         self.pause: Callable[[Producer], None] | None = None
-        """Takes the credit of a released message, and gives it back later by `accepted`. None: it is given back at once."""
+        """Takes the credit of a released message, and gives it back later by `go_on`. None: it is given back at once."""
+        self._paused = 0
+        """How much credit is there."""
         self.timed = False
         """Whether any of the messages that it hands on may say when it expires or is to be given out."""
         self._upload: Upload | None = None
@@ -154,7 +156,8 @@ class Producer(LinkEnd):
     def waits_for_queues(self) -> bool:
         """Whether messages without an outcome may be on their way to queues, or a part of one."""
         account, target = self.link.account, self.target
-        return target.in_transactions and (self._upload is not None or account.credit + account.held < target.window)
+        known = account.credit + account.held + self._paused
+        return target.in_transactions and (self._upload is not None or known < target.window)
 
     def needs(self) -> Lookups:
         """As its target."""
@@ -166,6 +169,11 @@ class Producer(LinkEnd):
 
     def accepted(self, count: int) -> None:
         """So many of its messages have their outcome: the credit they took may come back."""
+        self._grant(count)
+
+    def go_on(self, count: int) -> None:
+        """The pause for so many released messages is over."""
+        self._paused -= count
         self._grant(count)
 
     def _grant(self, count: int) -> None:
@@ -363,6 +371,7 @@ class Producer(LinkEnd):
         if self.link.open:
             self.link.settle(delivery_id, 1, outcome, condition)
             if outcome == RELEASED and self.pause is not None:
+                self._paused += 1
                 self.pause(self)
             else:
                 self.accepted(1)

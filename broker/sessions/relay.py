@@ -85,7 +85,7 @@ class Relay:
     def _go_on(self) -> None:
         self._timer, paused, self._paused = None, self._paused, {}
         for producer, count in paused.items():
-            producer.accepted(count)
+            producer.go_on(count)
         self._turn.flush()
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:

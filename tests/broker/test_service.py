@@ -275,6 +275,23 @@ def test_an_anonymous_link_ends_with_the_service_if_the_outcome_of_its_messages_
         assert admin.request("QUERY", "queue")[2]["items"][0]["messages"] == 1
 
 
+def test_an_anonymous_link_that_is_paused_because_a_message_was_released_outlives_the_service() -> None:
+    """Breaks when the credit that it gets back later counts as a message that waits for its outcome."""
+    with bench(clustered=True) as b:
+        b.queue("q", replicate="all")
+        admin = b.client(ADMIN)
+        relay, window = admin.sender(None), limits.CREDIT_WINDOW
+        b.lead.automatic = False
+        b.begin_deletion("q")
+        (sent,) = admin.send(relay, "m", address="q")
+        assert (sent.remote_state, relay.credit) == (proton.Delivery.RELEASED, window - 1)
+        b.lead.become("ready", "another:1")
+        b.settle()
+        b.clock.advance(limits.RELEASED_PAUSE_S)
+        b.settle()
+        assert (condition(relay), relay.credit) == ("", window)
+
+
 @pytest.mark.parametrize("level", ["all", "configuration", "none"])
 def test_a_backup_rejects_a_request_whose_answer_is_to_go_to_a_queue_and_does_nothing_of_it(level: str) -> None:
     with bench(clustered=True) as b:
