@@ -459,6 +459,23 @@ def test_an_order_number_can_be_the_group_because_groups_without_messages_become
         assert len(messages.order.owner_of) <= 3
 
 
+def test_a_consumer_gets_the_place_of_a_group_whose_last_message_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_GROUP_OWNERS", 1)
+    with bench() as b:
+        b.queue("q", arguments=OWNED)
+        client, link = consumer(b, credit=1)
+        producer = b.client()
+        send(producer, "a1")
+        producer.send(producer.sender("q"), "a2", properties={"g": "a"}, ttl=3.0)
+        accept_all(client, link)
+        send(producer, "b1")
+        other, taking = consumer(b, "two")
+        b.pass_time(1)
+        assert other.bodies(taking) == []
+        b.pass_time(5)
+        assert other.bodies(taking) == ["b1"]
+
+
 def test_a_consumer_that_drains_its_credit_gets_the_message_whose_group_is_given_to_it_meanwhile() -> None:
     with bench() as b:
         b.queue("q", arguments=OWNED)

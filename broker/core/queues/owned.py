@@ -223,10 +223,11 @@ class Owned(groups.Groups):
         elif self._offered.get(group) != place:
             self._offered[group] = place
             self._put_head(place[1], place[0], group)
-        if group in self.owner_of and group not in self._waiting and group not in self._held and group not in self._freeing:
-            self._idle[group] = None
-        else:
+        if group not in self.owner_of or group in self._waiting or group in self._held or group in self._freeing:
             self._idle.pop(group, None)
+        elif group not in self._idle:
+            self._idle[group] = None
+            self._opened = self._opened or len(self.owner_of) >= limits.MAX_GROUP_OWNERS  # it may make room for another group
 
     def _names_of_heap(self, owner: Any) -> Collection[str]:
         """Its own: it may be away, and others have any number."""
@@ -318,7 +319,7 @@ class Owned(groups.Groups):
         if not self._held[group]:
             del self._held[group]
             self._offer(group)
-            if group not in self.owner_of or len(self.owner_of) >= limits.MAX_GROUP_OWNERS:
+            if group not in self.owner_of:
                 self._opened = True
 
     def left(self, consumer: Any) -> None:

@@ -412,6 +412,21 @@ def test_the_next_primary_and_a_checkpoint_have_the_owners() -> None:
     assert (other.take(C), other.take(B), other.take(A)) == ([], [3], [1, 2])
 
 
+def test_a_group_that_may_make_room_for_another_one_is_news_however_its_last_message_has_gone() -> None:
+    """Breaks when a consumer waits for ever for a group, because the last message of another one has expired or was purged."""
+    with most_groups(1):
+        q = Queue()
+        q.put("xxy")
+        assert q.get(A, 1) == [1]
+        q.order.take_opened()
+        q.order.remove(1, 1)
+        assert (q.take(B), q.order.take_opened()) == ([], False), "it has a message, and no other group gets its place"
+        q.order.claim(2, 1)
+        q.order.remove(2, 1)
+        assert q.order.take_opened()
+        assert (q.get(B), q.get(B)) == ([], [3])
+
+
 def test_a_checkpoint_has_so_many_groups_in_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owned, "GROUPS_AT_ONCE", 2)
     q = Queue()
