@@ -213,8 +213,13 @@ class Operation:
         if self._asked.to is not None and self._logs.closed:  # what is put somewhere now may come too late for the drain
             self._stop(self._logs.redirect().text)
             return False
-        if self._seconds() >= self._ends_s:
+        to = self._asked.to
+        changed = self._asked.last and to is not None and self._place.node.definition.alternate != to.name
+        if changed or self._seconds() >= self._ends_s:
             self._stop(goes_on=True)
+            return False
+        if isinstance(to, ExchangeNode) and self._logs.nodes.find_exchange(to.uuid) is None:
+            self._stop(f"exchange {to.name!r} was deleted")
             return False
         return self._step()
 
@@ -296,10 +301,12 @@ class Operation:
 
     def _free_data_of(self, messages: Messages, sequence: int) -> bytes:
         """The same, of a message that may leave. _Absent, _Stays."""
-        if self._asked.last and (sequence in self._place.letters or self._has_expired(messages, sequence)):
+        if self._asked.last and sequence in self._place.letters:
             raise _Stays(DUE)
         if not self._is_free(messages, sequence):
             raise _Stays(HELD)
+        if self._asked.last and self._has_expired(messages, sequence):
+            raise _Stays(DUE)
         data = self._data_of(messages, sequence)
         if data is None:
             raise _Stays(UNREADABLE)

@@ -749,3 +749,73 @@ def test_a_queue_that_stays_is_told_once() -> None:
         (line,) = [line for line in lines if "'q'" in line]
         assert line.startswith("queue 'q' is not deleted: its messages cannot go: queue 'full' holds 1 messages")
         assert line.endswith("; it is tried again")
+
+
+def test_an_expired_message_that_a_consumer_holds_does_not_keep_the_queue() -> None:
+    """Breaks when the removal waits for the message to leave, while the consumer may hold it for ever."""
+    with bench(wall=lambda: 1_000_000.0) as b:
+        letters_of(b)
+        client = b.client()
+        client.auto_accept = False
+        holder = client.receiver("q", credit=5)
+        fill(client, "q", 1, ttl=0.5)
+        fill(client, "q", 2)
+        assert client.bodies(holder) == [1, 2]
+        b.pass_time(2)
+        asked = ask(b, "q")
+        b.pass_time(1, 0.1)
+        found = answer(asked)
+        assert found is not None
+        assert (found[0], sorted(bodies(b, "dead"))) == (204, [1, 2])
+
+
+def test_an_alternate_exchange_that_changes_meanwhile_gets_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when the rest goes through the old exchange, which is deleted and leads nowhere any more: it would be dropped."""
+    monkeypatch.setattr(limits, "BULK_READS", 1)
+    with bench() as b:
+        letters_of(b, replicate="none")
+        route(b, "other", "there")
+        fill(b.client(), "q", *range(100))
+        b.lead.automatic = False
+        asked = ask(b, "q")
+        admin = b.client(ADMIN)
+        reply, link = admin.receiver(None, dynamic=True), admin.sender("$management")
+        steps: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+            ("UPDATE", "queue", "q", {"alternateExchange": "other"}),
+            ("DELETE", "exchange", "dlx", {}),
+            ("DELETE", "queue", "dead", {}),
+        )
+        for operation, kind, name, body in steps:
+            admin.send_encoded(link, request(operation, kind, name, reply.remote_source.address, body=body))
+            b.lead.commit()
+            b.settle()
+        b.commit_all()
+        b.pass_time(1)
+        assert [m.properties["statusCode"] for _, m in admin.received[reply.name]] == [200, 204, 204]
+        found = answer(asked)
+        assert found is not None
+        assert (found[0], "0 that it routes to no queue" in found[1]) == (204, True)
+        assert len(bodies(b, "there")) > 80
+
+
+def test_a_request_to_reroute_stops_when_its_exchange_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when messages go on through an exchange that is gone."""
+    monkeypatch.setattr(limits, "BULK_READS", 1)
+    with bench() as b:
+        route(b, "way", "there")
+        b.queue("q")
+        fill(b.client(), "q", *range(50))
+        b.lead.automatic = False
+        admin, other = b.client(ADMIN), b.client(ADMIN)
+        for client, operation, kind, name, body in (
+            (admin, "REROUTE", "queue", "q", {"exchange": "way"}),
+            (other, "DELETE", "exchange", "way", {}),
+        ):
+            reply, link = client.receiver(None, dynamic=True), client.sender("$management")
+            client.send_encoded(link, request(operation, kind, name, reply.remote_source.address, body=body))
+        b.commit_all()
+        ((_, said),) = next(found for name, found in admin.received.items() if found)
+        text = said.properties["statusDescription"]
+        assert (said.properties["statusCode"], text.split(";")[0]) == (409, "exchange 'way' was deleted")
+        assert b.depth("q") + b.depth("there") == 50
+        assert b.depth("q")
