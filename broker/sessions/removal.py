@@ -9,8 +9,8 @@ committed, another operation takes the rest, and the deletion is proposed in the
 A transaction over two logs whose first part is proposed has promised its messages to the queues of the second part
 (`Logs.promised`). Such a queue is closed, empty or not, and the removal waits until it has got them.
 
-If a message cannot go, the queue stays as it was. A request is refused, with the reason. A queue that was to go by itself is
-tried again, at longer and longer intervals, and the broker logs this once.
+If a message cannot go, the queue stays as it was. A request is refused, with the reason. A queue that was to go by itself, also
+one that was to do so during such a request, is tried again, at longer and longer intervals, and the broker logs this once.
 
 Only a broker that serves, and does not leave, sends messages on. A queue that was to go by itself goes later (`Logs.owed`).
 
@@ -59,9 +59,6 @@ class Closable(Protocol):
 
     def end_consumers(self, condition: Condition) -> None:
         """End the links of all subscriptions: what they held is on the queue again."""
-
-    def unsubscribed(self) -> None:
-        """A subscription has ended: a queue that is only there for them goes with the last."""
 
 
 class Closables(Protocol):
@@ -137,11 +134,13 @@ class OnRequest:
 class _Removal:
     """One queue that is to go."""
 
-    __slots__ = ("after", "closed", "dropped", "least", "moved", "node", "passes", "since_s", "stays", "until_s", "wish")
+    __slots__ = ("after", "closed", "dropped", "least", "moved", "next", "node", "passes", "since_s", "stays", "until_s", "wish")
 
     def __init__(self, node: QueueNode, wish: Wish) -> None:
         self.node = node
         self.wish = wish
+        self.next: Wish | None = None
+        """What is tried if the queue stays: it was to go by itself meanwhile."""
         self.closed = False
         self.after: list[int] = []
         """Where this pass over the queue goes on."""
@@ -197,7 +196,10 @@ class Removals:
 
     def remove(self, node: QueueNode, wish: Wish) -> None:
         """Let this queue go."""
-        if node.uuid in self._under_way:
+        removal = self._under_way.get(node.uuid)
+        if removal is not None:
+            if wish.insists:
+                removal.next = wish
             wish.stays(self.fault(node))
         elif self.goes_at_once(node):
             self._failures.pop(node.uuid, None)
@@ -235,7 +237,8 @@ class Removals:
     def void(self) -> None:
         """This broker stops serving: nothing of this has a result here. It remembers queues that only it has; the next primary
         decides about the others."""
-        for uuid in [*(uuid for uuid, each in self._under_way.items() if each.wish.insists), *self._failures, *self._logs.owed]:
+        insist = [uuid for uuid, each in self._under_way.items() if each.wish.insists or each.next is not None]
+        for uuid in [*insist, *self._failures, *self._logs.owed]:
             node = self._logs.nodes.queue_by_uuid(uuid)
             if node is not None and node.log == LOCAL:
                 self._logs.owed[uuid] = None
@@ -258,7 +261,7 @@ class Removals:
             return
         logs, node = self._logs, self._logs.nodes.queue_by_uuid(removal.node.uuid)
         if node is None or logs.nodes.is_going(node.uuid) > removal.closed:
-            self._end(removal, "it was deleted meanwhile")
+            self._end(removal)
             return
         removal.node = node
         if not removal.closed and not removal.wish.holds:
@@ -327,7 +330,7 @@ class Removals:
         elif now_s >= removal.until_s:
             self._end(removal, left)
         else:
-            rest_s = max(_LOOK_S, (now_s - removal.since_s) * _REST)
+            rest_s = max(_LOOK_S, min((now_s - removal.since_s) * _REST, removal.until_s - now_s))
             self._schedule.after(_step(removal.node.uuid), rest_s, partial(self._go, removal))
 
     def _line_up(self, removal: _Removal) -> None:
@@ -343,6 +346,9 @@ class Removals:
         node = self._logs.nodes.queue_by_uuid(removal.node.uuid)
         if node is None or not removal.wish.holds:
             self._go(removal)
+            return
+        if self._logs.closed:  # a drain takes the messages: its links must not end
+            self._end(removal, f"its messages cannot go: {self._logs.redirect().text}")
             return
         removal.closed = True
         removal.until_s = self._seconds() + CLOSED_S
@@ -366,28 +372,30 @@ class Removals:
             self._logs.when_decided(node, call)
         self._next()
 
-    def _end(self, removal: _Removal, why: str, *, holds: bool = True) -> None:
-        """The queue stays."""
+    def _end(self, removal: _Removal, why: str = "", *, holds: bool = True) -> None:
+        """The queue stays, or somebody else has deleted it."""
         node = removal.node
         self._leave(removal)
         for call in self._logs.closing_queues.pop(node.uuid, ()):
             call()
-        text = f"queue {node.name!r} is not deleted: {why}"
+        text = f"queue {node.name!r} {f'is not deleted: {why}' if why else 'was deleted by somebody else meanwhile'}"
         if removal.moved or removal.dropped:
-            text = f"{text}; {removal.moved} others went through the alternate exchange, {removal.dropped} to no queue"
+            moved = f"{removal.moved} {'others' if why else 'of its messages'} went through the alternate exchange"
+            text = f"{text}; {moved}, {removal.dropped} to no queue"
         insists = removal.wish.insists and holds and self._logs.nodes.queue_by_uuid(node.uuid) is not None
         if insists and self._logs.closed:
             self._logs.owed[node.uuid] = None
         elif insists:
-            if node.uuid not in self._failures:
+            if why and node.uuid not in self._failures:
                 _log.warn("{text}; it is tried again", text=text)
             self._failures[node.uuid] += 1
             delay_s = min(AGAIN_S * 2.0 ** min(self._failures[node.uuid] - 1, 10), AGAIN_MOST_S)
             self._schedule.after(_again(node.uuid), delay_s, partial(self._try_again, node.uuid, removal.wish))
         if not insists:
             removal.wish.stays(text)
-        if removal.closed and not removal.wish.insists and self._logs.nodes.queue_by_uuid(node.uuid) is not None:
-            self._queues.at(node).unsubscribed()
+            still = self._logs.nodes.queue_by_uuid(node.uuid)
+            if removal.next is not None and removal.next.holds and still is not None and node.uuid not in self._under_way:
+                self.remove(still, removal.next)
         self._next()
 
     def _try_again(self, uuid: str, wish: Wish) -> None:

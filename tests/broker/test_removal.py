@@ -18,7 +18,7 @@ from tests.broker.test_bulk import KINDS, LARGE, bodies, fill
 from tests.broker.test_dead_letters import letters_of
 from tests.broker.test_deferring import DELAY
 from tests.broker.test_departure import ask as drain_ask
-from tests.broker.test_departure import leave
+from tests.broker.test_departure import leave, source
 from tests.broker.test_making import NO_MESSAGES, dynamic
 from tests.broker.test_subscriptions import publish, subscribe
 
@@ -769,6 +769,85 @@ def test_an_expired_message_that_a_consumer_holds_does_not_keep_the_queue() -> N
         assert (found[0], sorted(bodies(b, "dead"))) == (204, [1, 2])
 
 
+@pytest.mark.parametrize("kind", ["auto-delete", "dynamic"])
+def test_a_queue_that_was_to_go_by_itself_while_a_request_failed_goes_later(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when the end of its last consumer is forgotten, because the queue is being deleted on request at that moment."""
+    monkeypatch.setattr(limits, "BULK_READS", 1)
+    with bench() as b:
+        route(b, "small", "full", arguments={"qpid.max_count": 15})
+        client, name = b.client(), "q"
+        if kind == "dynamic":
+            b.client(ADMIN).request("CREATE", "QueuePolicy", "temporary.", {"alternateExchange": "small"})
+            link = dynamic(client, sends=True, capability="temporary-queue")
+            name = link.remote_target.address
+        else:
+            b.queue("q", autoDelete=True, alternateExchange="small")
+            link = client.receiver("q", credit=0)
+        fill(client, name, *range(20))
+        b.lead.automatic = False
+        asked = ask(b, name)
+        link.close()
+        b.settle()
+        assert answer(asked) is None
+        b.commit_all()
+        found = answer(asked)
+        assert found is not None
+        assert found[0] == 409
+        b.client().receiver("full")
+        b.pass_time(5)
+        assert name not in b.broker.nodes.queues
+
+
+def test_a_drain_keeps_its_links_to_queues_that_wait_to_be_closed() -> None:
+    """Breaks when the next queue in the line is closed, and ends the links of its drain, though this broker leaves."""
+    with bench() as b:
+        letters_of(b, replicate="none")
+        b.queue("next", alternateExchange="dlx")
+        client = b.client()
+        client.auto_accept = False
+        for name in ("q", "next"):
+            fill(client, name, 1)
+        first = b.broker.nodes.queues["q"].messages
+        assert first is not None
+        first.order.claim(1, 1)
+        client.receiver("next", credit=1)
+        one, two = ask(b, "q"), ask(b, "next")
+        assert [b.broker.nodes.is_going(b.broker.nodes.queues[name].uuid) for name in ("q", "next")] == [True, False]
+        leave(b)
+        drain = b.client(ADMIN).receiver(source(b, "next"), name="the drain's")
+        b.pass_time(3, 0.1)
+        for asked in (one, two):
+            found = answer(asked)
+            assert found is not None
+            assert (found[0], "this broker leaves" in found[1]) == (409, True)
+        assert condition(drain) == ""
+
+
+def test_a_queue_is_not_closed_for_long_after_a_long_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when a closed queue, with one message that cannot go, is looked at again only after ten times the last pass."""
+    monkeypatch.setattr(limits, "BULK_READS", 1)
+    with bench() as b:
+        letters_of(b, replicate="none")
+        client = b.client()
+        client.auto_accept = False
+        client.receiver("q", credit=20)
+        fill(client, "q", *range(21))
+        messages = b.broker.nodes.queues["q"].messages
+        assert messages is not None
+        messages.order.claim(21, 1)
+        b.lead.automatic = False
+        asked = ask(b, "q")
+        assert b.broker.nodes.is_going(b.broker.nodes.queues["q"].uuid)
+        b.pass_time(1.5)
+        b.commit_all()
+        assert (b.depth("q"), answer(asked)) == (1, None)
+        b.pass_time(removal.CLOSED_S + 0.5)
+        found = answer(asked)
+        assert found is not None
+        assert found[0] == 409
+        assert not b.broker.nodes.is_going(b.broker.nodes.queues["q"].uuid)
+
+
 def test_an_alternate_exchange_that_changes_meanwhile_gets_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks when the rest goes through the old exchange, which is deleted and leads nowhere any more: it would be dropped."""
     monkeypatch.setattr(limits, "BULK_READS", 1)
@@ -819,3 +898,23 @@ def test_a_request_to_reroute_stops_when_its_exchange_is_deleted(monkeypatch: py
         assert (said.properties["statusCode"], text.split(";")[0]) == (409, "exchange 'way' was deleted")
         assert b.depth("q") + b.depth("there") == 50
         assert b.depth("q")
+
+
+def test_a_queue_that_goes_with_its_last_message_answers_the_request_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dynamic queue that goes without messages: its own end comes first. Breaks when the answer says that it stays."""
+    monkeypatch.setattr(limits, "BULK_READS", 1)
+    with bench() as b:
+        route(b, "dlx", "dead")
+        b.client(ADMIN).request("CREATE", "QueuePolicy", "temporary.", {"alternateExchange": "dlx"})
+        client = b.client()
+        maker = dynamic(client, sends=True, policy=0x2D)
+        name = maker.remote_target.address
+        fill(client, name, *range(20))
+        b.lead.automatic = False
+        asked = ask(b, name)
+        maker.close()
+        b.settle()
+        b.commit_all()
+        told = "was deleted by somebody else meanwhile; 20 of its messages went through the alternate exchange, 0 to no queue"
+        assert answer(asked) == (409, f"queue {name!r} {told}")
+        assert (name in b.broker.nodes.queues, b.depth("dead")) == (False, 20)
