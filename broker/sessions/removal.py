@@ -4,7 +4,8 @@ Life of a removal: somebody wants a queue to go: a request, its last consumer, i
 without an alternate exchange, goes at once: its deletion is proposed. Otherwise a last operation (`Bulk.clear`) first sends its
 messages through the exchange, while clients may still use the queue. Then the queue is closed (`Logs.closing_queues`): it counts
 as being deleted, and the links of its consumers end, so what they held is there again. When what was put on it before is
-committed, another operation takes the rest, and the deletion is proposed in the same turn.
+committed, another operation takes the rest, and the deletion is proposed in the same turn. What an exchange routes to the queue
+meanwhile needs another operation.
 
 A transaction over two logs whose first part is proposed has promised its messages to the queues of the second part
 (`Logs.promised`). Such a queue is closed, empty or not, and the removal waits until it has got them.
@@ -284,8 +285,8 @@ class Removals:
                 removal.since_s = self._seconds()
             self._bulk.clear(node, exchange, removal.after, partial(self._passed, removal))
 
-    def _wait_for_transactions(self, removal: _Removal) -> None:
-        """Go on when what was put on this closed queue before is committed, with the messages of transactions whose first part is
+    def _go_when_committed(self, removal: _Removal) -> None:
+        """Go on when what was put on this closed queue so far is committed, with the messages of transactions whose first part is
         in another log: nothing more is promised to it."""
         if self._is_over(removal):
             return
@@ -294,7 +295,7 @@ class Removals:
         elif self._seconds() >= removal.until_s:
             self._end(removal, "a transaction that is being committed puts messages on it; delete the queue again")
         else:
-            self._schedule.after(_step(removal.node.uuid), _LOOK_S, partial(self._wait_for_transactions, removal))
+            self._schedule.after(_step(removal.node.uuid), _LOOK_S, partial(self._go_when_committed, removal))
 
     def _passed(self, removal: _Removal, result: Result) -> None:
         """An operation has ended."""
@@ -325,8 +326,10 @@ class Removals:
                 self._go(removal)
             else:
                 self._line_up(removal)
-        elif not stays:
+        elif not stays and (is_bare(removal.node) or now_s >= removal.until_s):
             self._propose(removal)
+        elif not stays:  # an exchange has routed more to it
+            self._go_when_committed(removal)
         elif now_s >= removal.until_s:
             self._end(removal, left)
         else:
@@ -354,7 +357,7 @@ class Removals:
         removal.until_s = self._seconds() + CLOSED_S
         self._logs.closing_queues[node.uuid] = []
         self._queues.at(node).end_consumers(Condition("amqp:resource-deleted", f"queue {node.name!r} was deleted"))
-        self._wait_for_transactions(removal)
+        self._go_when_committed(removal)
 
     def _propose(self, removal: _Removal) -> None:
         """Nothing is left: the deletion follows what was put before, and nothing comes between."""

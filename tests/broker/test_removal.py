@@ -918,3 +918,37 @@ def test_a_queue_that_goes_with_its_last_message_answers_the_request_as_it_was(m
         told = "was deleted by somebody else meanwhile; 20 of its messages went through the alternate exchange, 0 to no queue"
         assert answer(asked) == (409, f"queue {name!r} {told}")
         assert (name in b.broker.nodes.queues, b.depth("dead")) == (False, 20)
+
+
+@pytest.mark.parametrize("rests", [False, True])
+def test_what_an_exchange_routes_to_a_closed_queue_meanwhile_goes_too(monkeypatch: pytest.MonkeyPatch, *, rests: bool) -> None:
+    """Breaks when messages that were accepted behind the last pass are deleted, or when a queue waits for an end of them."""
+    monkeypatch.setattr(limits, "BULK_READS", 1)
+    with bench() as b:
+        letters_of(b, replicate="none")
+        b.client(ADMIN).request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": "q", "key": ""})
+        client = b.client()
+        client.auto_accept = False
+        client.receiver("q", credit=20)
+        fill(client, "q", *range(20))
+        link = client.sender("amq.fanout")
+        b.lead.automatic = False
+        asked = ask(b, "q")
+        assert b.broker.nodes.is_going(b.broker.nodes.queues["q"].uuid)
+        sent = 20
+        while rests and answer(asked) is None and sent < 500:
+            client.send(link, sent)
+            sent += 1
+            b.lead.commit()
+            b.pass_time(0.1, 0.1)
+        client.send(link, sent)
+        b.commit_all()
+        b.pass_time(0.1, 0.1)
+        found = answer(asked)
+        assert found is not None
+        assert found[0] == 204
+        if not rests:
+            assert statuses(client, link) == [ACCEPTED]
+            assert sorted(bodies(b, "dead")) == list(range(21))
+        else:
+            assert sent < 200
