@@ -386,6 +386,7 @@ async def drainer_with_a_password(server: Any, folder: Path, *more: str) -> list
     (folder / "password").write_text("s3cret")
     (folder / "password").chmod(0o600)
     (folder / "token").write_text(CONTROLLER)
+    (folder / "token").chmod(0o600)
     words = ["--namespace", "default", "--api-server", server.url, "--api-token-file", str(folder / "token"), "--once", *more]
     words += ["--api-ca-file", str(server.ca)] if isinstance(server, KubeApiServer) else []
     words += ["--password-file", str(folder / "password"), "--timeout", "1", "--format", "json"]

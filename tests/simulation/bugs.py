@@ -203,14 +203,14 @@ gone.extend(leave)
     "gives-out-what-has-expired": Bug(
         "delivers expired messages until a sweep removes them",
         "broker.sessions.due",
-        "Due.fit",
+        "Due._tests",
         "if not 0 < times(sequence) <= now_ms:",
         "if True:",
     ),
     "gives-out-what-is-to-wait": Bug(
         "delivers messages before their delay is over",
         "broker.sessions.due",
-        "Due.fit",
+        "Due._tests",
         "if delays is not None and delays.waiting:",
         "if False:",
     ),

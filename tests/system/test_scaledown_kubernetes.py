@@ -34,6 +34,7 @@ class Controllers:
 
     def __init__(self, server: ApiServer, there: Node, folder: Path) -> None:
         (folder / "token").write_text(CONTROLLER)
+        (folder / "token").chmod(0o600)
         where = ("--namespace", "default", "--api-server", server.url, "--api-token-file", str(folder / "token"))
         self.words = (*where, "--brokers", there.template, "--format", "json", "--poll", "0.2", "--timeout", "2")
         self._folder = folder
