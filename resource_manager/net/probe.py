@@ -97,8 +97,8 @@ class Probe:
         self._timer: Any = None
         self._pause_s = _FIRST_PAUSE_S
         self._questions = 0
-        self._epoch: Any = None
-        """The epoch in the broker's last answer."""
+        self._epoch: int | None = None
+        """The last epoch of whose primary its last answer can know: while an epoch has none, an election in it may go on."""
         self._answers = Answers()
         self._stopped = False
 
@@ -190,7 +190,8 @@ class Probe:
         self._answers.add(self._reactor.seconds() - asked_s)
         items = body.get("items") or [{}]
         if not self._stopped and client is self._client and isinstance(items[0], dict):
-            self._epoch = items[0].get("epoch")
+            epoch = items[0].get("epoch")
+            self._epoch = None if not isinstance(epoch, int) else epoch if items[0].get("primary") else epoch - 1
             self._listener.on_answer(self.name, items[0])
 
     def _unanswered(self, client: ManagementClient, failure: Failure) -> None:

@@ -110,6 +110,19 @@ async def test_at_the_start_the_newest_log_is_promoted(peers: Any, manage: Any) 
 
 
 @pytest_twisted.ensureDeferred
+async def test_whoever_has_seen_an_epoch_without_a_primary_does_not_know_the_one_that_is_elected_in_it(
+    peers: Any, manage: Any
+) -> None:
+    """Breaks when a second daemon, which has looked during the election, promotes another broker right after it."""
+    newest = peers(ha=JOINING | {"lastIndex": 71})
+    watcher = await Watcher.of(newest)
+    manage([newest, peers(ha=JOINING), peers(ha=JOINING)])
+    await watcher.promoted()
+    assert [asked["epoch"] for asked in await watcher.promotions()] == [JOINING["epoch"] - 1]
+    await watcher.close()
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_killed_primary_is_replaced_before_any_probe_is_due(peers: Any, manage: Any) -> None:
     """Breaks when the daemon waits for its next probe, or for a new connection to the candidate."""
     primary, backup, third = peers(ha=ACTIVE), peers(ha=JOINING), peers(ha=JOINING | {"lastIndex": 1})
