@@ -430,28 +430,16 @@ def _later(line: str, ms: int) -> str:
     return json.dumps(told | {"seq": told["seq"] + 1_000_000, "ts": demo_data.iso(moment + ms)}) + "\n"
 
 
-def test_a_stream_ends_cleanly_when_it_is_told_to(tmp_path: Path) -> None:
-    """Breaks when Ctrl-C, which Spark's Java hears too, ends with an error."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_a_stream_that_is_told_to_end_together_with_its_java_process_has_not_failed(tmp_path: Path, number: int) -> None:
+    """Breaks when Ctrl-C, or a service manager that stops all processes of a service, is reported as a failure."""
     (tmp_path / "in").mkdir()
     source, kept_in = str(tmp_path / "in"), str(tmp_path / "out")
     command = [sys.executable, "-m", "cli.lag.qpid_lag", "stream", "--input", source, "--output", kept_in]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=SHORT_LIVED) as process:
         assert process.stderr is not None
         assert "following" in process.stderr.readline()
-        os.killpg(process.pid, signal.SIGINT)
-        rest = process.stderr.read()
-    assert (process.returncode, rest) == (0, "stopped after no batch; start it again to continue\n")
-
-
-def test_a_stream_that_is_told_to_end_together_with_its_java_process_has_not_failed(tmp_path: Path) -> None:
-    """Breaks when a service manager that stops all processes of a service reports a failure at every stop."""
-    (tmp_path / "in").mkdir()
-    source, kept_in = str(tmp_path / "in"), str(tmp_path / "out")
-    command = [sys.executable, "-m", "cli.lag.qpid_lag", "stream", "--input", source, "--output", kept_in]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=SHORT_LIVED) as process:
-        assert process.stderr is not None
-        assert "following" in process.stderr.readline()
-        os.killpg(process.pid, signal.SIGTERM)
+        os.killpg(process.pid, number)
         rest = process.stderr.read()
     assert (process.returncode, rest) == (0, "stopped after no batch; start it again to continue\n")
 
