@@ -54,7 +54,7 @@ from broker.sessions.queue_terminus import QueueTerminus
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
 from broker.sessions.refusals import Bounded
-from broker.sessions.removal import OnRequest
+from broker.sessions.removal import Cause
 from broker.sessions.room import full_text, has_room
 from broker.sessions.share import Allowance
 from broker.sessions.slow import SlowConsumers
@@ -576,7 +576,7 @@ class Administration:
         unanswered = partial(self._unanswered, rights, request)
         if isinstance(command, QueueDel) and node is not None:
             self._under_way[number] = self._logs.lead.name, unanswered
-            self._queues.removals.remove(node, OnRequest(propose, stays, holds))
+            self._queues.removals.remove(node, Cause(propose, stays, holds))
         else:
             propose("")
 

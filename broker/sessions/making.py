@@ -31,7 +31,7 @@ from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
-from broker.sessions.removal import ByItself
+from broker.sessions.removal import by_itself
 
 TOPICS: Final = frozenset({"topic", "temporary-topic"})
 """Capabilities by which a client asks for a topic."""
@@ -153,7 +153,7 @@ class Making:
         if by_messages:
             propose()
         else:
-            self._queues.removals.remove(node, ByItself(ends, propose, kept))
+            self._queues.removals.remove(node, by_itself(ends, propose, kept))
 
     def _depth(self, node: QueueNode) -> int:
         """How many messages this queue has, with those that a transaction is about to put on it."""

@@ -24,7 +24,7 @@ from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Producer
 from broker.sessions.queue_terminus import Keeper, QueueTerminus
-from broker.sessions.removal import ByItself, Removals
+from broker.sessions.removal import Removals, by_itself
 from broker.sessions.room import is_crowded_still
 from broker.sessions.schedule import Schedule
 from broker.sessions.share import Share
@@ -137,7 +137,7 @@ class Queues:
 
     def remove_unused(self, node: QueueNode) -> None:
         """Let a queue go for as long as no link is attached to it."""
-        self.removals.remove(node, ByItself(lambda: not self.users(node), lambda: self.logs.delete_queue(node)))
+        self.removals.remove(node, by_itself(lambda: not self.users(node), lambda: self.logs.delete_queue(node)))
 
     def begin(self, ledger: Ledger) -> None:
         """This broker and this ledger's log begin to serve: find the work that the last term has left."""

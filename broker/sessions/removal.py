@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -72,75 +73,32 @@ class Closables(Protocol):
         """How many links are attached to this queue."""
 
 
-class Wish(Protocol):
-    """Why a queue is to go."""
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a queue is to go. `propose` is called when it is empty, and proposes the deletion in this turn; it gets what has become
+    of the messages, "" if there were none. `stays` is called with the reason if the queue stays. `holds`: whether the queue is
+    still to go. `insists`: whether it is tried again."""
 
-    @property
-    def holds(self) -> bool:
-        """Whether it is to go still."""
-
-    def propose(self, told: str) -> None:
-        """It is empty: propose the deletion, in this turn. `told`: what has become of its messages, "" if it had none."""
-
-    def stays(self, why: str) -> None:
-        """The queue stays."""
-
-    @property
-    def insists(self) -> bool:
-        """Whether it is to be tried again."""
+    propose: Callable[[str], None]
+    stays: Callable[[str], None]
+    holds: Callable[[], bool] = lambda: True
+    insists: bool = False
 
 
-class ByItself:
-    """A queue goes by itself, for as long as `holds` says so; when it does not any more, `kept` is called. Fulfils `Wish`."""
-
-    insists = True
-
-    def __init__(self, holds: Callable[[], bool], propose: Callable[[], None], kept: Callable[[], None] = lambda: None) -> None:
-        self._holds = holds
-        self._propose = propose
-        self._kept = kept
-
-    @property
-    def holds(self) -> bool:
-        """See `Wish`."""
-        return self._holds()
-
-    def propose(self, told: str) -> None:
-        """See `Wish`."""
-        self._propose()
-
-    def stays(self, why: str) -> None:
-        """See `Wish`."""
-        self._kept()
-
-
-class OnRequest:
-    """Somebody has asked for it; `stays` is called with the reason if the queue stays. Fulfils `Wish`."""
-
-    insists = False
-
-    def __init__(
-        self, propose: Callable[[str], None], stays: Callable[[str], None], holds: Callable[[], bool] = lambda: True
-    ) -> None:
-        self.propose = propose
-        self.stays = stays
-        self._holds = holds
-
-    @property
-    def holds(self) -> bool:
-        """See `Wish`."""
-        return self._holds()
+def by_itself(holds: Callable[[], bool], propose: Callable[[], None], kept: Callable[[], None] = lambda: None) -> Cause:
+    """A queue goes by itself, for as long as `holds` says so; when it does not any more, `kept` is called."""
+    return Cause(lambda _: propose(), lambda _: kept(), holds, insists=True)
 
 
 class _Removal:
     """One queue that is to go."""
 
-    __slots__ = ("after", "closed", "dropped", "least", "moved", "next", "node", "passes", "since_s", "stays", "until_s", "wish")
+    __slots__ = ("after", "cause", "closed", "dropped", "least", "moved", "next", "node", "passes", "since_s", "stays", "until_s")
 
-    def __init__(self, node: QueueNode, wish: Wish) -> None:
+    def __init__(self, node: QueueNode, cause: Cause) -> None:
         self.node = node
-        self.wish = wish
-        self.next: Wish | None = None
+        self.cause = cause
+        self.next: Cause | None = None
         """What is tried if the queue stays: it was to go by itself meanwhile."""
         self.closed = False
         self.after: list[int] = []
@@ -195,22 +153,22 @@ class Removals:
         """Whether this queue may be deleted as it is."""
         return is_bare(node) and node.uuid not in self._logs.promised
 
-    def remove(self, node: QueueNode, wish: Wish) -> None:
+    def remove(self, node: QueueNode, cause: Cause) -> None:
         """Let this queue go."""
         removal = self._under_way.get(node.uuid)
         if removal is not None:
-            if wish.insists:
-                removal.next = wish
-            wish.stays(self.fault(node))
+            if cause.insists:
+                removal.next = cause
+            cause.stays(self.fault(node))
         elif self.goes_at_once(node):
             self._failures.pop(node.uuid, None)
-            wish.propose("")
+            cause.propose("")
         elif not self._serves(node):
-            if wish.insists and (self._logs.serving or node.log == LOCAL):
+            if cause.insists and (self._logs.serving or node.log == LOCAL):
                 self._logs.owed[node.uuid] = None
-            wish.stays(self.fault(node))
+            cause.stays(self.fault(node))
         else:
-            removal = self._under_way[node.uuid] = _Removal(node, wish)
+            removal = self._under_way[node.uuid] = _Removal(node, cause)
             removal.until_s = self._seconds() + OPEN_S
             self._go(removal)
 
@@ -225,7 +183,7 @@ class Removals:
                 del logs.owed[uuid]
             elif self._serves(node):
                 del logs.owed[uuid]
-                self.remove(node, ByItself(partial(self._is_unused, node), partial(logs.delete_queue, node)))
+                self.remove(node, by_itself(partial(self._is_unused, node), partial(logs.delete_queue, node)))
 
     def _serves(self, node: QueueNode) -> bool:
         """Whether this broker serves, and the logs of this queue do."""
@@ -238,7 +196,7 @@ class Removals:
     def void(self) -> None:
         """This broker stops serving: nothing of this has a result here. It remembers queues that only it has; the next primary
         decides about the others."""
-        insist = [uuid for uuid, each in self._under_way.items() if each.wish.insists or each.next is not None]
+        insist = [uuid for uuid, each in self._under_way.items() if each.cause.insists or each.next is not None]
         for uuid in [*insist, *self._failures, *self._logs.owed]:
             node = self._logs.nodes.queue_by_uuid(uuid)
             if node is not None and node.log == LOCAL:
@@ -265,7 +223,7 @@ class Removals:
             self._end(removal)
             return
         removal.node = node
-        if not removal.closed and not removal.wish.holds:
+        if not removal.closed and not removal.cause.holds():
             self._end(removal, "it is in use again", holds=False)
             return
         if is_bare(node):
@@ -347,7 +305,7 @@ class Removals:
         if self._is_over(removal):
             return
         node = self._logs.nodes.queue_by_uuid(removal.node.uuid)
-        if node is None or not removal.wish.holds:
+        if node is None or not removal.cause.holds():
             self._go(removal)
             return
         if self._logs.closed:  # a drain takes the messages: its links must not end
@@ -370,7 +328,7 @@ class Removals:
             told = f"{through}; {removal.dropped} that it routes to no queue are dropped"
             _log.info("queue {name!r} is deleted: {told}", name=node.name, told=told)
         waiting = self._logs.closing_queues.pop(node.uuid, [])
-        removal.wish.propose(told)
+        removal.cause.propose(told)
         for call in waiting:
             self._logs.when_decided(node, call)
         self._next()
@@ -385,7 +343,7 @@ class Removals:
         if removal.moved or removal.dropped:
             moved = f"{removal.moved} {'others' if why else 'of its messages'} went through the alternate exchange"
             text = f"{text}; {moved}, {removal.dropped} to no queue"
-        insists = removal.wish.insists and holds and self._logs.nodes.queue_by_uuid(node.uuid) is not None
+        insists = removal.cause.insists and holds and self._logs.nodes.queue_by_uuid(node.uuid) is not None
         if insists and self._logs.closed:
             self._logs.owed[node.uuid] = None
         elif insists:
@@ -393,23 +351,23 @@ class Removals:
                 _log.warn("{text}; it is tried again", text=text)
             self._failures[node.uuid] += 1
             delay_s = min(AGAIN_S * 2.0 ** min(self._failures[node.uuid] - 1, 10), AGAIN_MOST_S)
-            self._schedule.after(_again(node.uuid), delay_s, partial(self._try_again, node.uuid, removal.wish))
+            self._schedule.after(_again(node.uuid), delay_s, partial(self._try_again, node.uuid, removal.cause))
         if not insists:
-            removal.wish.stays(text)
+            removal.cause.stays(text)
             still = self._logs.nodes.queue_by_uuid(node.uuid)
-            if removal.next is not None and removal.next.holds and still is not None and node.uuid not in self._under_way:
+            if removal.next is not None and removal.next.holds() and still is not None and node.uuid not in self._under_way:
                 self.remove(still, removal.next)
         self._next()
 
-    def _try_again(self, uuid: str, wish: Wish) -> None:
+    def _try_again(self, uuid: str, cause: Cause) -> None:
         node = self._logs.nodes.queue_by_uuid(uuid)
         if uuid in self._under_way:
-            self._schedule.after(_again(uuid), AGAIN_S, partial(self._try_again, uuid, wish))
-        elif node is None or not wish.holds:
+            self._schedule.after(_again(uuid), AGAIN_S, partial(self._try_again, uuid, cause))
+        elif node is None or not cause.holds():
             self._failures.pop(uuid, None)
-            wish.stays("")
+            cause.stays("")
         else:
-            self.remove(node, wish)
+            self.remove(node, cause)
 
     def _leave(self, removal: _Removal) -> None:
         """It is over."""

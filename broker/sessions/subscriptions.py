@@ -39,7 +39,7 @@ from broker.sessions.logs import Logs
 from broker.sessions.queue_terminus import QueueTerminus
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
-from broker.sessions.removal import ByItself, OnRequest
+from broker.sessions.removal import Cause, by_itself
 from broker.sessions.selecting import selector_of
 
 Answer = Callable[[str], None]
@@ -329,13 +329,13 @@ class Subscriptions:
     def delete(self, node: QueueNode) -> None:
         """Let this queue go, with which its last consumer has gone."""
         if node.terms is None or node.name in self._under_way:
-            wish = ByItself(lambda: not self._queues.consumers(node), lambda: self._logs.delete_queue(node))
+            cause = by_itself(lambda: not self._queues.consumers(node), lambda: self._logs.delete_queue(node))
         else:
-            wish = ByItself(
+            cause = by_itself(
                 lambda: not self._queues.consumers(node),
                 lambda: self._change(node.log, node.name, [QueueDel(uuid=node.uuid)], lambda reason: None),
             )
-        self._queues.removals.remove(node, wish)
+        self._queues.removals.remove(node, cause)
 
     # ---- changes
 
@@ -347,7 +347,7 @@ class Subscriptions:
             stays(why)
             self._go_on(node.name)
 
-        self._queues.removals.remove(node, OnRequest(propose, stayed))
+        self._queues.removals.remove(node, Cause(propose, stayed))
 
     def _go_on(self, name: str) -> None:
         """The change of this queue is over: let the attaches that wait for it go on."""
