@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, fail
+from twisted.python.failure import Failure
 
 from broker.client import ConnectError, ManagementClient, find_primary
 from broker.core import urls
+from broker.core.sasl_client import WAY_IN
 from broker.core.urls import BadUrl, Url
 from broker.options import SettingsError
 
@@ -64,7 +66,7 @@ class Dialer:
             container=self._container,
             seconds=self._reactor.seconds,
             credentials=self._credentials,
-        )
+        ).addErrback(_with_the_way_in)
 
     def _lines(self) -> list[str]:
         if self._passwords is None:
@@ -73,6 +75,15 @@ class Dialer:
             return lines_of(self._passwords)
         except SettingsError as error:
             raise ConnectError(str(error)) from None
+
+
+def _with_the_way_in(failure: Failure) -> Failure:
+    """The same, if a source wants a login; but with the way in that a route has, not a command's."""
+    text = str(failure.value)
+    if WAY_IN not in text:
+        return failure
+    way = "give a user in the URL of the route's source, as in ann@host, and the password in the file of --route-passwords"
+    return Failure(ConnectError(text.replace(WAY_IN, way)))
 
 
 def lines_of(passwords: Path) -> list[str]:

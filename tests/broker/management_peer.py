@@ -14,10 +14,12 @@ Keys of what it is given; in their texts `@me` is its own address:
     silent_on    list of "OPERATION type" that are never answered
     lost_once    "OPERATION type" -> what changes in what it is given with the first such request, which it carries out; then it
                  ends the connection without an answer
+    dies_after   "OPERATION type": its process ends with the first request after such a one
     stray        whether an answer to a request that nobody made goes out before each true one
     refuse       whether a connection without qpid.ha-admin is dropped without an Open
     close        [condition, description] to close each new connection with
     record       file to which each request is added as a line of JSON
+    logins       the only SASL mechanisms that it offers, as in "PLAIN EXTERNAL"
     reject       text with which to reject the delivery of each request
     certificate  files of a certificate and its key: TLS is spoken
 """
@@ -54,6 +56,7 @@ class Responder(MessagingHandler):
         super().__init__(prefetch=100, auto_accept=False)
         self.given = given
         self.requests: list[dict[str, Any]] = []
+        self.had: set[str] = set()
         self.reply_links: dict[str, Any] = {}
 
     def on_start(self, event: Any) -> None:
@@ -66,6 +69,10 @@ class Responder(MessagingHandler):
         port = acceptor._selectable._delegate.getsockname()[1]
         self.given = json.loads(json.dumps(self.given).replace("@me", f"127.0.0.1:{port}"))
         print(port, flush=True)
+
+    def on_connection_bound(self, event: Any) -> None:
+        if "logins" in self.given:
+            event.transport.sasl().allowed_mechs(self.given["logins"])
 
     def on_connection_opening(self, event: Any) -> None:
         properties = event.connection.remote_properties or {}
@@ -98,6 +105,9 @@ class Responder(MessagingHandler):
             event.delivery.update(Delivery.REJECTED)
             event.delivery.settle()
             return
+        if self.given.get("dies_after") in self.had:
+            os._exit(0)
+        self.had.add(what)
         event.delivery.update(Delivery.ACCEPTED)
         event.delivery.settle()
         if what not in ("QUERY requests", "SET peer", "QUERY ha"):

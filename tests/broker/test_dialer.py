@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import pytest_twisted
+from twisted.internet import reactor as installed_reactor
 from twisted.internet.task import Clock
 
 from broker.client import ConnectError
 from broker.core import urls
 from broker.options import SettingsError
 from broker.routes.dialer import MAX_FILE_BYTES, Dialer, check_passwords, lines_of, password_of
+from tests.broker.management_peer import running_peer
 
+reactor: Any = installed_reactor
 LINES = ["# ours", "ann secret", "ann@h2:5672 another one", "", "bob"]
 
 
@@ -94,6 +99,17 @@ def test_a_file_that_is_too_long_is_refused_and_not_cut(tmp_path: Path) -> None:
     dialed = Dialer(Clock(), file)("amqp:ann@h1:5672", "")
     dialed.addErrback(lambda failure: failures.append(str(failure.trap(ConnectError) and failure.value)))
     assert failures == [said]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_source_that_wants_a_login_is_told_of_with_what_a_route_can_be_given() -> None:
+    """Breaks when operators are sent to an option of commands, which brokers do not have."""
+    with running_peer(logins="PLAIN") as source, pytest.raises(ConnectError) as raised:
+        await Dialer(reactor)(f"amqp:{source.name}", "")
+    assert "give a user in the URL of the route's source, as in ann@host, and the password in the file of --route-passwords" in (
+        said := str(raised.value)
+    )
+    assert "--password-file" not in said, said
 
 
 def test_lines_that_give_passwords_comments_and_blank_lines_are_right(tmp_path: Path) -> None:
