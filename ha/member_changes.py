@@ -173,11 +173,12 @@ class MemberChanges:
                 "another broker in its place use qpid-ha replace-broker, to go on use --force"
             )
         if len(left) < SAFE_VOTERS:
+            count, loss = "is one voting member", "its loss"
+            if len(left) > 1:
+                count, loss = f"are {len(left)} voting members", "the loss of one of them"
             return (
-                f"without {address} there are {len(left)} voting members ({', '.join(left)}), and the loss of one of them "
-                "stops the cluster or loses the messages that only it has; to put another broker in its place use qpid-ha "
-                "replace-broker, to "
-                "go on use --force"
+                f"without {address} there {count} ({', '.join(left)}), and {loss} stops the cluster or loses the messages that "
+                "only it has; to put another broker in its place use qpid-ha replace-broker, to go on use --force"
             )
         return ""
 

@@ -101,9 +101,10 @@ def _of_site(view: dict[str, Any], site: str, force: bool) -> list[str]:
         raise endings.Refused(f"no broker of site {site} is a member; sites that have brokers: {known} (qpid-ha tag --site)")
     voters = len(coming) + ("witness" in _roles(view).values())
     if voters < SAFE_VOTERS and not force:
+        count, loss = (f"{voters} voting members", "the loss of one of them") if voters > 1 else ("one voting member", "its loss")
         raise endings.Refused(
-            f"site {site} would have {voters} voting members ({', '.join(coming)}), and the loss of one of them stops the "
-            "cluster; add brokers there, or use --force"
+            f"site {site} would have {count} ({', '.join(coming)}), and {loss} stops the cluster; add brokers there, "
+            "or use --force"
         )
     away = [
         str(member["address"]) for member in view.get("members") or [] if member["address"] in coming and not member["connected"]

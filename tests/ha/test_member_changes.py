@@ -92,7 +92,7 @@ def test_what_is_no_address_of_one_broker_is_bad_input(machine: Machine, wrong: 
     [
         ((A, B, C, D), "", A, f"{A} is the primary: let it hand over first"),
         ((A, B, C), "", C, f"without {C} there are 2 voting members ({A}, {B})"),
-        ((A, B), "", B, f"without {B} there are 1 voting members ({A})"),
+        ((A, B), "", B, f"without {B} there is one voting member ({A}), and its loss stops the cluster"),
         ((A, B, C, D), D, B, ""),
         ((A, B, C, D), D, D, ""),
     ],
