@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
 
-from tests.cli.running import Forked, run
+from tests.cli.running import run
 from tests.cli.test_qpid_ha import PRIMARY, READY, following, requests
-from tests.system.harness import eventually
 
 
 def test_a_broker_is_replaced_by_adding_one_and_then_removing_the_other(peers: Any, tmp_path: Any) -> None:
@@ -78,20 +76,14 @@ def test_the_old_broker_is_removed_by_the_primary_that_there_is_when_the_new_one
 def test_another_primary_is_looked_for_among_all_members_when_the_former_one_is_lost(peers: Any, tmp_path: Any) -> None:
     """Breaks when the command asks only the broker that was the primary, and ends although the cluster has another one."""
     asked, voters = tmp_path / "asked", [{"address": name, "role": "voter"} for name in ("a:1", "b:1")]
-    there = {name: tmp_path / name for name in ("first", "next")}
-    next_one = peers(
-        ha=PRIMARY | {"epoch": 5, "members": [*voters, {"address": "c:1", "role": "voter"}]}, record=str(there["next"])
-    )
+    next_one = peers(ha=PRIMARY | {"epoch": 5, "members": [*voters, {"address": "c:1", "role": "voter"}]}, record=str(asked))
     cluster = {"brokersUrl": f"amqp:@me,{next_one.name}", "clusterId": "ours"}
     then = {"ADD-BROKER ha": {"members": [*voters, {"address": "c:1", "role": "learner"}]}}
-    primary = peers(ha=PRIMARY | cluster | {"members": voters}, then=then, record=str(there["first"]))
-    words = ["replace-broker", "b:1", "c:1", "-b", primary.name]
-    with open(os.devnull, "wb") as nothing, asked.open("wb") as said:
-        command = Forked("cli.commands.qpid_ha", "qpid-ha", words, nothing.fileno(), said.fileno())
-        eventually(there["first"].exists, bool, "the new broker being added")
-        primary.kill()
-        assert (command.wait(), asked.read_text()) == (0, "")
-    assert requests(there["next"]) == [("REMOVE-BROKER ha", "b:1")]
+    primary = peers(ha=PRIMARY | cluster | {"members": voters}, then=then, dies_after="ADD-BROKER ha")
+    ran = run("qpid-ha", "replace-broker", "b:1", "c:1", "-b", primary.name)
+    assert (ran.status, ran.err) == (0, "")
+    assert primary.process.wait() == 0, "the former one is lost"
+    assert requests(asked) == [("REMOVE-BROKER ha", "b:1")]
 
 
 def test_a_replacement_that_was_interrupted_when_the_new_broker_had_its_vote_is_finished_with_force(
