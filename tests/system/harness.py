@@ -401,6 +401,8 @@ def cluster(
             brokers.promote(brokers.brokers[0])
             for backup in brokers.brokers[1:]:
                 eventually(backup.has_joined, bool, f"{backup.address} being ready")
+            rises = f"{brokers.url} rising to the version of its brokers"  # a new one begins with that of the first release
+            eventually(brokers.brokers[0].status, lambda told: told.get("version") == told.get("versionHere"), rises)
         yield brokers
         for broker in brokers.brokers:
             broker.check_log()
