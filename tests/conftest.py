@@ -8,12 +8,14 @@ run on.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +47,32 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, Any, Any]:
+def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
     """What is loaded and collected stays until the end, so nobody looks through it for garbage again and again."""
     gc.disable()
     try:
+        _load_own_share(session.config)
         return (yield)
     finally:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+def _load_own_share(config: pytest.Config) -> None:
+    """Workers that begin together load all modules of tests, in the same order. In a new checkout, each would compile all of
+    them, at the same time. So each one loads a share of its own first, and finds those of the others compiled. What fails here
+    fails again when it is collected, and is told then.
+    """
+    from tests.own_coverage import OWN  # a plugin: pytest loads it after this file
+
+    given: dict[str, Any] = getattr(config, "workerinput", {})
+    if given:
+        share = slice(int(given["workerid"].removeprefix("gw")), None, given["workercount"])
+        for path in sorted(_HERE.rglob("test_*.py"))[share]:
+            if not any(path.is_relative_to(_HERE.parent / folder) for folder in OWN):
+                with suppress(Exception):
+                    importlib.import_module(".".join(path.relative_to(_HERE.parent).with_suffix("").parts))
 
 
 _MARKER_OF_FOLDER = {"system": pytest.mark.system, "spark_analytics": pytest.mark.spark}
