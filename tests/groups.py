@@ -9,6 +9,8 @@ group never run at the same time:
 - `spark` and `streams`: tests that share a session of Spark, which takes longer to start than any of them. They are two groups so
   that two workers with nothing else to do (`make spark`) take one each, and need about the same time. Otherwise the worker that
   has a session takes the second group as well: a second session costs as much as four reports.
+- `resource_manager`: tests that mostly wait, for timeouts and leases of daemons. In one worker they cost nothing, because the
+  others keep the processors busy; when all workers came to such tests at the same time, the processors were idle for 45 s.
 - `clients`: tests that compile and install the clients that others wrote, which is done once.
 - every other module is a group, so that what its tests share is made once.
 - planted bugs that are hunted in one plan, whose run without a bug is then made once. The test's id says so: `SHARED`.
@@ -30,7 +32,7 @@ SESSIONS = {SPARK, STREAMS}
 """Groups of tests that share a session of Spark."""
 FIRST = (MACHINE, SPARK, STREAMS, "system/test_thousand_steps.py", CLIENTS, "test_static.py")
 """Begun before everything else: each may take minutes."""
-THEN = ("system", "spark_analytics", "cli")
+THEN = ("system", "spark_analytics", "resource_manager", "cli")
 """Folders whose groups come next, the longest first."""
 WHOLE_MACHINE = {
     "system/test_arbiters.py",
@@ -52,6 +54,8 @@ OF_STREAMS = {
     "spark_analytics/test_watch.py",
 }
 """Tests with Spark that look at none of the reports that others share: so many that the two groups take about the same time."""
+WAITING = ("resource_manager",)
+"""Folders whose tests mostly wait."""
 WITHOUT_SESSION = {"spark_analytics/test_submit.py"}
 """Tests that start Spark as processes of their own alone, and take long."""
 ONE_BY_ONE = ("simulation",)
@@ -71,6 +75,8 @@ def group_of(nodeid: str) -> str:
         return STREAMS
     if path.parts[0] == "spark_analytics" and str(path) not in WITHOUT_SESSION:
         return SPARK
+    if path.parts[0] in WAITING:
+        return path.parts[0]
     if path.parts[0] in ONE_BY_ONE:
         return nodeid.partition(SHARED)[2].removesuffix("]")
     return str(path)

@@ -33,7 +33,7 @@ def test_files_and_folders_that_are_named_are_there() -> None:
     """Breaks when a file is renamed, and its tests silently run beside what they cannot bear, or uncovered."""
     named = [*(HERE / path for path in groups.WHOLE_MACHINE), *(ROOT / folder for folder in own_coverage.OWN)]
     named += [HERE / path for path in (*groups.THEN, *groups.ONE_BY_ONE, *groups.WITHOUT_SESSION, *groups.THEIR_CLIENTS)]
-    named += [HERE / path for path in groups.OF_STREAMS]
+    named += [HERE / path for path in (*groups.OF_STREAMS, *groups.WAITING)]
     named += [HERE / group for group in groups.FIRST if group not in {groups.MACHINE, groups.CLIENTS, *groups.SESSIONS}]
     assert [str(path) for path in named if not path.exists()] == []
 
@@ -47,6 +47,13 @@ def test_what_breaks_networks_disks_and_processes_runs_one_after_the_other() -> 
 def test_a_module_is_a_group_and_seeds_are_in_none() -> None:
     assert groups.group_of("tests/broker/test_host.py::test_a") == "broker/test_host.py"
     assert groups.group_of("tests/simulation/test_world.py::test_a[1]") == ""
+
+
+def test_what_mostly_waits_runs_in_one_worker_while_others_have_much_to_do() -> None:
+    """Breaks when all workers come to the tests of daemons at the same time, and the processors are idle."""
+    waiting = {groups.group_of(f"tests/{path.relative_to(HERE)}::test_a") for path in HERE.glob("resource_manager/**/test_*.py")}
+    assert len(waiting) == 1
+    assert groups.rank(waiting.pop()) < groups.rank("broker/test_host.py") < groups.rank("")
 
 
 def test_whoever_needs_a_session_of_spark_is_in_one_of_its_groups(request: pytest.FixtureRequest) -> None:
