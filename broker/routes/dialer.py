@@ -80,10 +80,10 @@ class Dialer:
 def _with_the_way_in(failure: Failure) -> Failure:
     """The same, if a source wants a login; but with the way in that a route has, not a command's."""
     text = str(failure.value)
-    if WAY_IN not in text:
-        return failure
-    way = "give a user in the URL of the route's source, as in ann@host, and the password in the file of --route-passwords"
-    return Failure(ConnectError(text.replace(WAY_IN, way)))
+    if WAY_IN in text:
+        way = "give a user in the URL of the route's source, as in ann@host, and the password in the file of --route-passwords"
+        raise ConnectError(text.replace(WAY_IN, way))
+    return failure
 
 
 def lines_of(passwords: Path) -> list[str]:
