@@ -140,6 +140,26 @@ def test_a_hunt_ends_with_the_first_seed_that_a_check_objects_to_because_of_the_
     assert tried[5:] == [1, 2, 1, 2], "what a seed says without the bug is asked once"
 
 
+def test_a_bug_with_a_plan_of_its_own_is_hunted_in_a_dozen_usual_runs_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when the command makes hundreds of usual runs for each bug that needs a plan."""
+    tried = []
+
+    def found(seed: int) -> None:
+        tried.append(seed)
+        if seed == 2 and len(tried) > 13:
+            raise Violation("lost: a message")
+
+    monkeypatch.setattr(mutations, "run", tried.append)
+    monkeypatch.setitem(RUNS, "keeps-a-diverged-tail", found)
+    monkeypatch.setattr(mutations, "_objection_without", lambda run, seed: "")
+    finding = mutations.hunt_in_any("keeps-a-diverged-tail", range(1, 100))
+    assert (finding.seed, finding.provoked, tried) == (2, True, [*range(1, 13), 1, 2])
+    monkeypatch.delitem(RUNS, "keeps-a-diverged-tail")
+    tried.clear()
+    assert mutations.hunt_in_any("keeps-a-diverged-tail", range(1, 100)).seed == 0
+    assert tried == [*range(1, 100)]
+
+
 def test_the_table_says_what_was_caught_and_what_was_not() -> None:
     findings = [
         Finding("skips-fsync", 3, "lost: a message", 0.5),
