@@ -31,7 +31,7 @@ TLS_HERE = "this port is for TLS: write amqps: instead of amqp: in the URL"
 """Said when the answer is one of TLS."""
 PERHAPS_TLS = "if this port is for TLS, write amqps: instead of amqp: in the URL"
 """Said when the connection ends without an answer, as a port for TLS may end it."""
-PERHAPS_PLAIN = "if this port does not use TLS, write amqp: instead of amqps: in the URL"
+PERHAPS_PLAIN = "if this port does not use TLS, write amqp: instead of amqps: in the URL, and no ssl: before its host"
 """The same the other way round."""
 _TLS_RECORDS = (0x15, 0x16)
 """The first byte of an alert and of a handshake's message (RFC 8446, 5.1)."""

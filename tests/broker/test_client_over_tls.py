@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory, Protocol
 
 from broker.client import ConnectError, ManagementClient, TimedOut, find_primary
+from broker.core.sasl_client import PERHAPS_PLAIN
 from broker.net.credentials import Credentials
 from broker.tls_files import TlsFiles
 from tests.broker.management_peer import running_peer
@@ -91,7 +92,7 @@ async def test_a_server_that_speaks_in_the_clear_is_told_of(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "said, why",
     [
-        (b"", "closed during the TLS handshake; if this port does not use TLS, write amqp: instead of amqps: in the URL"),
+        (b"", f"closed during the TLS handshake; {PERHAPS_PLAIN}"),
         (b"AMQP\0\1\0\0", "the other side does not use TLS here; amqps: is for a port with TLS, amqp: for a port without"),
     ],
 )
