@@ -191,6 +191,34 @@ def test_a_message_that_is_given_to_a_second_consumer(watched: Watched) -> None:
     assert watched.checks.faults[:1] == [f"acquired: {key(1)} is given out, and another consumer has it and has not settled it"]
 
 
+@pytest.mark.parametrize("returns", [True, False])
+def test_an_expired_message_of_a_group_is_nobodys_unless_a_consumer_has_it(returns: bool) -> None:
+    """A consumer is lost, its message has expired meanwhile, and the next one of the group goes to another consumer."""
+    with bench(clustered=True) as b, Checks(History()) as checks:
+        checks.history.queue_created("q", groups=2)
+        b.upgraded()
+        b.queue("q", replicate="all", arguments={"qpid.group_header_key": "k", "qpid.shared_msg_group": 1})
+        producer, one, two = b.client(), b.client(), b.client()
+        one.auto_accept = two.auto_accept = False
+        sender, got = producer.sender("q"), one.receiver("q", credit=1)
+        for number, ttl in ((1, 2), (3, 0)):
+            producer.send(sender, checks.history.sent("alice", "q", number, 0.0).decode(), properties={"k": 1}, ttl=ttl)
+        two.receiver("q", credit=2)
+        assert (len(one.received[got.name]), sum(map(len, two.received.values()))) == (1, 0)
+        b.pass_time(3)
+        if returns:
+            one.lose()
+        else:
+            messages = b.broker.nodes.queues["q"].messages
+            assert messages is not None
+            messages.order.set_aside([1])
+            two.receiver("q", name="more", credit=1)
+        b.settle()
+        assert sum(map(len, two.received.values())) == 1
+        wrong = f"group: {Key('alice', 0, 3, 'q')} is given out, and another consumer has {Key('alice', 0, 1, 'q')}"
+        assert checks.faults == ([] if returns else [wrong])
+
+
 def test_a_message_of_a_lost_consumer_whose_failure_is_not_committed_yet_is_kept_for_nobody(watched: Watched) -> None:
     """It must not be given out before its count is known, which a batch says."""
     watched.bench.upgraded()

@@ -28,6 +28,7 @@ from broker.core.commands import TIMES_SINCE, Command
 from broker.core.nodes import CLUSTER, LOCAL, QueueNode
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
+from broker.core.queues.groups import Groups
 from broker.core.queues.lane import LANE_SHIFT
 from broker.core.records import AVAILABLE, EXPIRES, Batch, Kind, parse_header
 from broker.core.state import Messages
@@ -653,7 +654,7 @@ class Checks:
         for sequence in chain.from_iterable(range(lot.first_seq, lot.first_seq + lot.n_messages) for lot in lots):
             for other in queue.of_its_group(sequence):
                 holder = self._given_to.get((me, queue.number, other))
-                if holder not in (None, subscription.link) and order.is_acquired(other):
+                if holder not in (None, subscription.link) and order.is_acquired(other) and _has(holder, order, other):
                     self.faults.append(
                         f"group: {queue.keys[sequence]} is given out, and another consumer has {queue.keys[other]}"
                     )
@@ -696,6 +697,14 @@ def _reader(ledger: Ledger) -> Callable[[int, int], bytes]:
     if isinstance(log, ReplicatedLog):
         return lambda place, nbytes: log.journal.read_spans([(place, nbytes)])[0]
     return cast(MemoryLog, log).files.read
+
+
+def _has(holder: Sender | None, order: Discipline, sequence: int) -> bool:
+    """Whether a consumer that got this acquired message has it still. A message that has come back, and is to expire or to wait,
+    is set aside: nobody has it. One that is accepted, which is not committed yet, is not set aside."""
+    if isinstance(order, Groups) and sequence in order._aside:
+        return holder is not None and holder.open and any(sequence in run for run in holder.account.unsettled())
+    return True
 
 
 def _broker_of(ledger: Ledger) -> Broker:
