@@ -9,7 +9,8 @@ core's effects: data to save is saved before data to send leaves.
 Ownership: the core decides (`replica`); `ha.log.applying` calls the listener, in order; `ha.log.proposing` says when another
 batch may be proposed; `ha.log.sending` and the outbox send; `ha.log.requests` asks the core for promotions and changes, and has
 the callers that wait; `ha.log.members` reports and proposes the membership; `ha.log.retention` limits the disk usage;
-`ha.log.snapshot_effects` and `ha.snapshots` send and receive snapshots. This module executes the core's effects with them.
+`ha.log.snapshot_effects` and `ha.snapshots` send and receive snapshots; `ha.log.damage` decides what happens when the disk has
+damaged something. This module executes the core's effects with them.
 
 A batch that this release must not apply ends this life: the listener gets nothing more, no checkpoint is written, and this
 member cannot be the primary; it still stores batches and votes (docs/adr/0015). If it is the local log of a broker, the broker
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, assert_never
 
 from twisted.internet.defer import Deferred, succeed
@@ -35,7 +37,6 @@ from twisted.python.failure import Failure
 from broker.commit_log import LogListener
 from broker.core.queues.reading import Body
 from broker.core.records import BatchBuilder, parse_header
-from broker.disk.bodies import file_of
 from broker.disk.durable import StorageError
 from broker.disk.store import Store
 from broker.host import new_uuid
@@ -52,6 +53,7 @@ from ha.core.status import ReplicaStatus
 from ha.core.witness import attested_fields, attested_from
 from ha.log.applying import Applying
 from ha.log.bodies import read_verified
+from ha.log.damage import Damage, stores_alone
 from ha.log.members import Members
 from ha.log.proposing import Proposing
 from ha.log.requests import Ended, Requests
@@ -111,7 +113,10 @@ class ReplicatedLog:
         self._first_format = first_format
         self._before_end = before_end
         self.journal, found = store.journal(
-            name, call_in_reactor=call_in_reactor, on_error=self._storage_error, alone=settings.standalone or self._is_alone
+            name,
+            call_in_reactor=call_in_reactor,
+            on_error=self._storage_error,
+            alone=settings.standalone or partial(stores_alone, me),
         )
         for note in found.notes:
             _log.warn("{name} log: {note}", name=name, note=note)
@@ -141,10 +146,19 @@ class ReplicatedLog:
         self._received_first = 0
         """The data beside the message that the core steps now, and the index of the first batch, if it is batches."""
         self._outbox = Outbox(self._peers)
+        self._damage = Damage(
+            self.replica,
+            self.journal,
+            me,
+            self._awake.seconds,
+            listener.live_by_file,
+            self._end,
+            single=settings.standalone,
+        )
         folder, transfers = store.data_dir / name, Transfers(clock.seconds, on_event)
         self.retention = Retention(name, self.journal, self, listener, clock, wall, checkpoint_bytes)
         self._snapshots = self.retention.snapshots = Snapshots(
-            self.journal, folder, in_thread, self._outbox, self.retention.checkpoint, self._rotten_file, transfers
+            self.journal, folder, in_thread, self._outbox, self.retention.checkpoint, self._damage.found_in_file, transfers
         )
         self.progress, self.syncs = ProgressClock(), SyncTimes()
         self._snapshot_effects = SnapshotEffects(
@@ -349,8 +363,7 @@ class ReplicatedLog:
                     members, builder = self._members.take_due()
                     self._propose(builder, members)
         except StorageError as error:
-            self.stop()  # data that was not saved must not be sent, now or at a later request
-            self._storage_error(str(error), True)
+            self._end(str(error))  # data that was not saved must not be sent, now or at a later request
         finally:
             self._running = False
         self._applying.go_on()
@@ -451,6 +464,11 @@ class ReplicatedLog:
         _log.failure("the {name} log cannot go on", failure=failure, name=self.name)
         self._storage_error(f"the {self.name} log cannot go on: {failure.getErrorMessage()}", True)
 
+    def _end(self, text: str) -> None:
+        """Stop, and let the broker stop with this text."""
+        self.stop()
+        self._storage_error(text, True)
+
     def _storage_error(self, text: str, fatal: bool) -> None:
         self._proposing.refuse()
         self._listener.on_storage_error(text, fatal)
@@ -461,52 +479,14 @@ class ReplicatedLog:
         """Read these bodies from disk in another thread: the bytes of each, or the text why it cannot be read."""
         return self._in_thread(lambda: read_verified(self.journal, bodies))
 
-    def rotten(self, place: int, text: str) -> None:
-        """Bodies are damaged here. If another broker still has them, this one stops, and gets a snapshot when it starts
-        again. A log of one broker reports it and continues; readers of these bodies get an error.
-        """
-        if not self._others_have_it():
-            _log.error("{text}; no other broker is known to have it, so this one continues without it", text=text)
-            return
-        self._give_up(place, text)
-
-    def _give_up(self, place: int, text: str) -> None:
-        try:
-            self.journal.damaged(place, text)
-        except StorageError as error:
-            text = f"{text}; {error}"
-        self.stop()
-        self._storage_error(f"{text}; the broker stops, and fetches everything from another one when it is started again", True)
-
-    def _rotten_file(self, place: int, text: str) -> bool:
-        """As `rotten`, for a file that another broker needs. Returns whether messages are alive in it: only then it is needed."""
-        if not self._listener.live_by_file().get(file_of(place)):
-            return False
-        if self._others_have_it():
-            self._give_up(place, text)
-        else:
-            self._snapshots.obstructed(place, text)
-        return True
-
     @property
     def obstacle(self) -> str:
         """See `Snapshots.obstacle`."""
         return self._snapshots.obstacle
 
-    def _is_alone(self, members: dict[str, Any]) -> bool:
-        """Whether, by this last membership of its log, no other broker stores what this one does."""
-        last = Membership.from_dict(members)
-        return {*last.stores, *last.learners} == {self.me}
-
-    def _others_have_it(self) -> bool:
-        """Whether another broker has, as far as this one knows, what is committed here: a start with damage begins anew. A
-        primary knows who has acknowledged it; any other member is not the only one that stores it."""
-        if self._tick_s is None:
-            return False
-        status = self.status()
-        if status.state in (State.RECOVERING, State.ACTIVE):
-            return any(each.connected and each.stores and each.match_index >= status.commit_index for each in status.peers)
-        return any(each != self.me for each in (*status.members.stores, *status.members.learners))
+    def rotten(self, place: int, text: str) -> None:
+        """See `Damage.found`."""
+        self._damage.found(place, text)
 
     def compacted(self, first_index: int) -> None:
         """A checkpoint is written, and the log before this index may be deleted."""

@@ -32,6 +32,7 @@ from broker.disk.transfer import Receiver, RottenBodies, Source
 from ha.core.membership import Membership
 from ha.core.messages import SnapshotChunk
 from ha.core.settings import MIB
+from ha.log.damage import Verdict
 from ha.outbox import Outbox, exception_of
 
 _log = Logger(namespace="ha")
@@ -122,11 +123,11 @@ class Snapshots:
         in_thread: Callable[[Callable[[], Any]], Deferred[Any]],
         outbox: Outbox,
         renew: Callable[[], None],
-        rotten: Callable[[int, str], bool],
+        judge: Callable[[int, str], Verdict],
         transfers: Transfers,
     ) -> None:
-        """`renew` has a checkpoint written, unless one is already being written. `rotten(place, text)` is called for a file
-        that is damaged here; it returns False if no message is alive in it, so that a new checkpoint does without it.
+        """`renew` has a checkpoint written, unless one is already being written. `judge(place, text)` is called for a file that
+        is damaged here.
         """
         self.transfers = transfers
         self.writing = False
@@ -137,7 +138,7 @@ class Snapshots:
         self._in_thread = in_thread
         self._outbox = outbox
         self._renew = renew
-        self._rotten = rotten
+        self._judge = judge
         self._damaged: tuple[int, str] | None = None
         """The file that cannot be sent and that no other broker has, and the text about it."""
         self._waiting: dict[str, int] = {}
@@ -217,8 +218,12 @@ class Snapshots:
             if self._sending.get(peer) is not sending:
                 return  # it was cut short, and the files may belong to another log by now
             self._stop_sending(peer)
-            if isinstance(error, RottenBodies) and self._rotten(error.place, str(error)):
-                return
+            if isinstance(error, RottenBodies):
+                verdict = self._judge(error.place, str(error))
+                if verdict is Verdict.KEPT:
+                    self._obstructed(file_of(error.place), str(error))
+                if verdict is not Verdict.NEEDLESS:
+                    return
             if self._journal.checkpoint is not checkpoint:
                 return  # a newer one has replaced it, and the backup requests that
             self._renew_for(peer, epoch, error)
@@ -241,11 +246,10 @@ class Snapshots:
         self.wait(peer, epoch)
         self._renew()
 
-    def obstructed(self, place: int, text: str) -> None:
+    def _obstructed(self, file: int, text: str) -> None:
         """A file that the newest checkpoint lists is damaged, and no connected broker has its messages. This is logged once,
         however often the core repeats its request.
         """
-        file = file_of(place)
         if self._damaged is None or self._damaged[0] != file:
             text = (
                 f"{text}; no connected broker has the messages in this file, and none can get a copy of this log: start a broker "

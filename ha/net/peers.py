@@ -219,7 +219,7 @@ class _Outgoing(TwistedProtocol):
 
     def on_open(self, engine: Engine) -> None:
         """The member answered. Its versions are checked before messages are sent to it."""
-        removed_at = engine.remote_properties.get(REMOVED_PROPERTY)
+        removed_at = engine.remote.properties.get(REMOVED_PROPERTY)
         if isinstance(removed_at, int) and removed_at > 0:
             self.link.peers.on_removed(removed_at)
 
@@ -233,7 +233,7 @@ class _Outgoing(TwistedProtocol):
     def on_credit(self, engine: Engine, link: Sender) -> None:
         """The member has given credit: it is connected, if messages may be exchanged with it."""
         if not self.up and link.credit > 0:
-            theirs = versions_of(engine.remote_properties)
+            theirs = versions_of(engine.remote.properties)
             self._refusal = self._other_name() or self.link.peers.objection_to(theirs, self.link.address)
             if self._refusal:
                 self.drop()
@@ -243,7 +243,7 @@ class _Outgoing(TwistedProtocol):
 
     def _other_name(self) -> str:
         """Why the broker at this address is not this member: it states another name, which its messages would come from."""
-        name, address = self.engine.remote_properties.get(PEER_PROPERTY), self.link.address
+        name, address = self.engine.remote.properties.get(PEER_PROPERTY), self.link.address
         if not isinstance(name, str) or name == address:
             return ""
         return f"the broker there calls itself {name:.80}: use this name, or give that broker --ha-address {address}"
