@@ -7,9 +7,8 @@ that arrived for it, not once for each message. `take_output` returns the bytes 
 that it owns. They must not be used afterwards, so code that keeps a `Link` checks `link.open` first. Proton's own SASL is not
 used on either side.
 
-A client may ask for the state of a session, or of a link on which it sends (`Door.asked`). The answer is a flow that leaves when
-all earlier output has been written: then each state is told once, however often it was asked for. proton tells the links of the
-flows in a `push`, but not which of them ask; so if one asks, all of them are answered.
+Ownership: `broker.amqp.remote` reads what the peer says of itself; `broker.amqp.gathering` has the messages of which only a part
+has arrived; `broker.amqp.later` has what proton gets when it has nothing to write; a link has its own deliveries.
 
 The C functions are called directly through proton's cffi module: with wrapper objects for each event a message took 47 us,
 without them 5 us.
@@ -28,10 +27,12 @@ from typing import Any, Protocol
 
 from cproton_ffi import ffi, lib
 
-from broker.amqp.data import Condition, condition_text, map_of, names_of, put_value, set_condition, text_of
+from broker.amqp.data import Condition, condition_text, put_value, set_condition
 from broker.amqp.gathering import Gathering
+from broker.amqp.later import Later
 from broker.amqp.links import Link
 from broker.amqp.receiver import Receiver, txn_id_of
+from broker.amqp.remote import Remote
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
 from broker.amqp.sender import Sender
 from broker.amqp.unfinished import Unfinished
@@ -44,8 +45,6 @@ NULL = ffi.NULL
 _DELIVERY = lib.PN_DELIVERY
 _FLOW = lib.PN_LINK_FLOW
 _LOCAL_UNINIT = lib.PN_LOCAL_UNINIT
-_STATES_BYTES = 1024
-"""After so many bytes of flows that a client has asked for, these are written: proton makes none while its buffer is full."""
 _CONTROLS = frozenset(
     {
         _FLOW,
@@ -151,15 +150,11 @@ class Engine:
         self.scratch = scratch or Scratch()
         self.connection = lib.pn_connection()
         self.transport = lib.pn_transport()
+        self.remote = Remote(self.connection, self.transport)
         self._collector = lib.pn_collector()
         self._links: dict[Any, Link] = {}
         self.n_links = 0
         """Links that were attached, of all time."""
-        self._feeding: dict[Sender, None] = {}
-        self._asked: dict[Receiver, None] = {}
-        """Links whose state a client has asked for, and has not been told."""
-        self._sessions: dict[int, Any] = {}
-        """A client's sessions by its channels."""
         self._unanswered: dict[Link, bool] = {}
         """Links that the peer has ended and that wait for an answer; and whether they were closed, not only detached."""
         self.alive = True
@@ -190,7 +185,7 @@ class Engine:
         lib.pn_transport_set_max_frame(self.transport, max_frame)
         lib.pn_transport_set_channel_max(self.transport, limits.MAX_SESSIONS_PER_CONNECTION - 1)
         self._door = Door(max_frame, offer, sasl_frame) if server else None
-        self._asked_of: set[int] = set() if self._door is None else self._door.asked_of
+        self.later = Later(self.transport, set() if self._door is None else self._door.asked_of)
         self._layer = None if server else ClientLayer(login, nonce)
         """A client's, until it is over."""
         self._idle_ms = 0
@@ -297,9 +292,7 @@ class Engine:
         for link in self._links.values():
             link.open = False
         self._links.clear()
-        self._feeding.clear()
-        self._asked.clear()
-        self._sessions.clear()
+        self.later.clear()
         self._unanswered.clear()
         self._left.clear()
         lib.pn_transport_unbind(self.transport)
@@ -309,49 +302,6 @@ class Engine:
         lib.pn_decref(self.transport)
         lib.pn_collector_free(self._collector)
         self.listener = _NOBODY  # engine and owner would hold each other until the garbage collector runs
-
-    # ---- what the peer said of itself
-
-    @property
-    def remote_properties(self) -> dict[str, Any]:
-        """The properties of the peer's Open, keys as plain strings; none when they cannot be read."""
-        try:
-            return {str(key): value for key, value in map_of(lib.pn_connection_remote_properties(self.connection)).items()}
-        except Condition:
-            return {}
-
-    @property
-    def remote_desired(self) -> tuple[str, ...]:
-        """The capabilities that the peer's Open wishes for; none when they cannot be read."""
-        try:
-            return names_of(lib.pn_connection_remote_desired_capabilities(self.connection))
-        except Condition:
-            return ()
-
-    @property
-    def remote_max_frame(self) -> int:
-        """The largest frame in the peer's Open; 0 for any size."""
-        return int(lib.pn_transport_get_remote_max_frame(self.transport))
-
-    def expect_within(self, idle_timeout_s: float) -> None:
-        """From now on, disconnect the peer after this time of silence (0: never). The value in this side's Open does not
-        change."""
-        lib.pn_transport_set_idle_timeout(self.transport, int(idle_timeout_s * 1000))
-
-    @property
-    def remote_idle_timeout_s(self) -> float:
-        """The silence after which the peer gives this side up; 0 for never."""
-        return float(lib.pn_transport_get_remote_idle_timeout(self.transport)) / 1000
-
-    @property
-    def remote_container(self) -> str:
-        """The container id of the peer's Open."""
-        return text_of(lib.pn_connection_remote_container(self.connection))
-
-    @property
-    def remote_hostname(self) -> str:
-        """The host name in the peer's Open."""
-        return text_of(lib.pn_connection_remote_hostname(self.connection))
 
     # ---- bytes
 
@@ -495,7 +445,7 @@ class Engine:
                 return sent, False
         if self._layer is not None:
             return sent, True
-        while (waiting := lib.pn_transport_pending(transport)) > 0 or self._feed(waiting):
+        while (waiting := lib.pn_transport_pending(transport)) > 0 or self.later.feed(waiting):
             if waiting <= 0:
                 continue
             count = lib.pn_transport_peek(transport, scratch, min(waiting, SCRATCH_BYTES))
@@ -525,7 +475,7 @@ class Engine:
             return pieces
         while True:
             waiting = lib.pn_transport_pending(transport)
-            if waiting <= 0 and self._feed(waiting):
+            if waiting <= 0 and self.later.feed(waiting):
                 continue
             if waiting <= 0 or taken >= max_bytes:
                 break
@@ -547,40 +497,10 @@ class Engine:
             waiting = max(0, int(lib.pn_transport_pending(self.transport)))
             self.sent_bytes = waiting + sum(by_session.values()) + sum(link.waiting_bytes for link in senders)
 
-    def feed_later(self, link: Sender) -> None:
-        """This link has messages that proton is to get by the piece, when it has nothing to write."""
-        self._feeding[link] = None
-
-    def _feed(self, pending: int) -> bool:
-        """Give proton the next pieces, unless its output is closed (`pending` < 0). Returns whether it got any."""
-        if pending < 0 or not (self._feeding or self._asked or self._asked_of):
-            return False
-        fed = bool(self._asked or self._asked_of) and self._say_states()
-        for link in list(self._feeding):
-            if link.feeds:
-                fed |= link.feed()
-            else:
-                del self._feeding[link]
-        return fed
-
-    def _say_states(self) -> bool:
-        """Let proton say what the client has asked for, now that it has nothing else to say. When a session's window is set, even
-        to the same size, proton sends a flow, and names in it a receiving link whose credit was given, even if that was 0: the
-        first of several, so one flow is made after the other. Returns whether there is output now."""
-        for link in list(self._asked):
-            if link.open and lib.pn_link_state(link.handle) & _LOCAL_UNINIT:
-                continue  # its attach is answered first
-            del self._asked[link]
-            if link.open:
-                lib.pn_link_flow(link.handle, 0)
-                lib.pn_session_set_incoming_capacity(lib.pn_link_session(link.handle), limits.SESSION_WINDOW_BYTES)
-                if lib.pn_transport_pending(self.transport) > _STATES_BYTES:
-                    break
-        for channel in self._asked_of:
-            if channel in self._sessions:
-                lib.pn_session_set_incoming_capacity(self._sessions[channel], limits.SESSION_WINDOW_BYTES)
-        self._asked_of.clear()
-        return bool(lib.pn_transport_pending(self.transport) > 0)
+    def expect_within(self, idle_timeout_s: float) -> None:
+        """From now on, disconnect the peer after this time of silence (0: never). The value in this side's Open does not
+        change."""
+        lib.pn_transport_set_idle_timeout(self.transport, int(idle_timeout_s * 1000))
 
     def tick(self, now_ms: int) -> bool:
         """Let time pass (monotonic ms): heartbeats to the peer, and the end of a silent one. Returns whether it is given up now:
@@ -770,7 +690,7 @@ class Engine:
         elif kind == lib.PN_SESSION_REMOTE_OPEN:
             session = lib.pn_event_session(event)
             if self._door is not None:
-                self._sessions[self._door.begun.popleft()] = session
+                self.later.begun(self._door.begun.popleft(), session)
             if lib.pn_session_state(session) & _LOCAL_UNINIT:
                 lib.pn_session_set_incoming_capacity(session, limits.SESSION_WINDOW_BYTES)
                 if lib.pn_connection_state(self.connection) & _LOCAL_UNINIT:
@@ -799,7 +719,7 @@ class Engine:
         except Condition as condition:
             self.gathering.give_up(link, condition)
         if asks and link.open:
-            self._asked[link] = None
+            self.later.asked(link)
 
     def _undecodable(self) -> None:
         """The door, a client's SASL layer, or proton (without an event) has stopped, because of a wrong frame or a failed login:
@@ -828,7 +748,7 @@ class Engine:
         link: Link = Sender(self, handle) if lib.pn_link_is_sender(handle) else Receiver(self, handle)
         if not link.is_answerable:
             text = f"an answer to a link with a name of {len(link.name)} characters does not fit into a frame of the client's"
-            text = f"{text} max-frame-size, {self.remote_max_frame} bytes: use a shorter name, or a larger max-frame-size"
+            text = f"{text} max-frame-size, {self.remote.max_frame} bytes: use a shorter name, or a larger max-frame-size"
             self.close(Condition("amqp:frame-size-too-small", text))
             return
         if len(self._links) >= limits.MAX_LINKS_PER_CONNECTION:
@@ -874,7 +794,7 @@ class Engine:
     def _ended(self, link: Link) -> None:
         if isinstance(link, Receiver):
             self.gathering.finished(link)
-            self._asked.pop(link, None)
+            self.later.forget(link)
         self.listener.on_link_closed(self, link)
         link.open = False
         if isinstance(link, Sender):
@@ -894,7 +814,7 @@ class Engine:
             del self._after_close[handle]
         for handle in [each for each in self._left if lib.pn_link_session(each) == session]:
             self.unsettled -= self._left.pop(handle)
-        self._sessions = {channel: each for channel, each in self._sessions.items() if each != session}
+        self.later.session_gone(session)
         if session in self._early_sessions:
             self._early_sessions.remove(session)
         if self.alive:
@@ -908,7 +828,7 @@ class Engine:
                 for txn_id in (*link.posted.values(), link.coming_in):
                     self._lose_post(txn_id)
                 self.gathering.finished(link)
-                self._asked.pop(link, None)
+                self.later.forget(link)
             link.open = False
             if isinstance(link, Sender) and link.unsettled:
                 self._left[link.handle] = link.unsettled

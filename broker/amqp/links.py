@@ -21,6 +21,7 @@ from cproton_ffi import lib
 from broker.amqp.asked import Asked
 from broker.amqp.attach_size import attach_bytes, refusal_bytes
 from broker.amqp.data import Condition, put_value, set_condition, text_of
+from broker.amqp.remote import Remote
 from broker.amqp.scratch import Scratch
 from broker.core import values
 
@@ -39,10 +40,7 @@ class Owner(Protocol):
     alive: bool
     is_client: bool
     scratch: Scratch
-
-    @property
-    def remote_max_frame(self) -> int:
-        """The largest frame in the peer's Open; 0 for any size."""
+    remote: Remote
 
     def forget(self, link: Link) -> None:
         """This side has closed the link."""
@@ -146,12 +144,12 @@ class Link:
 
     def _fits(self, source: Any, target: Any) -> bool:
         """Whether the peer takes a frame of an attach with these termini."""
-        most = self.engine.remote_max_frame
+        most = self.engine.remote.max_frame
         return not most or attach_bytes(self.handle, source, target) <= most
 
     def _check_size(self, source: Any, target: Any) -> None:
         if not self._fits(source, target):
-            most, nbytes = self.engine.remote_max_frame, attach_bytes(self.handle, source, target)
+            most, nbytes = self.engine.remote.max_frame, attach_bytes(self.handle, source, target)
             text = f"the answer repeats the fields of this attach and may need a frame of {nbytes} bytes, but the client has set"
             advice = f"a max-frame-size of {most}: set it to {nbytes} or more, or use shorter names, filters and properties"
             raise Condition("amqp:frame-size-too-small", f"{text} {advice}")
@@ -160,7 +158,7 @@ class Link:
     def is_answerable(self) -> bool:
         """Whether the peer takes a frame that refuses this link: the name is repeated in it."""
         other = lib.pn_link_target(self.handle) if self.is_sender else lib.pn_link_source(self.handle)
-        most = self.engine.remote_max_frame
+        most = self.engine.remote.max_frame
         return not most or refusal_bytes(self.handle, other) <= most
 
     def _answer(self, source: Any, target: Any) -> None:

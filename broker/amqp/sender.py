@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from cproton_ffi import ffi, lib
 
 from broker.amqp.data import condition_text, encoded_of
+from broker.amqp.later import Later
 from broker.amqp.links import Link, Owner
 from broker.amqp.pieces import Piecemeal, Pieces, PieceSource
 from broker.core import limits, packs
@@ -43,12 +44,10 @@ class SendingEngine(Owner, Protocol):
     messages_out: int
     sent_bytes: int
     unsettled: int
+    later: Later
 
     def told_nothing_new(self) -> None:
         """There was an event of a delivery that brings nothing."""
-
-    def feed_later(self, link: Sender) -> None:
-        """This link has messages that proton is to get by the piece, when it has nothing to write."""
 
 
 class Sender(Link):
@@ -226,7 +225,7 @@ class Sender(Link):
         if not presettled:
             self._keeps(stop - start)
         if line:
-            self.engine.feed_later(self)
+            self.engine.later.add(self)
 
     def _keeps(self, count: int) -> None:
         """Proton keeps so many more deliveries until they are settled."""
@@ -266,7 +265,7 @@ class Sender(Link):
             at = end
         self.account.credit = self.credit
         if self._pieces.line:
-            self.engine.feed_later(self)
+            self.engine.later.add(self)
 
     def _wide_tags(self, first: int, count: int) -> list[bytes]:
         """The tags of these sequences, with the bytes after them: all of the same length."""
@@ -302,7 +301,7 @@ class Sender(Link):
         self._pieces.add(Piecemeal(delivery, b"", 0, 0, presettled, source))
         if self.packed:
             self.account.credit = self.credit
-        self.engine.feed_later(self)
+        self.engine.later.add(self)
         return delivery_id
 
     def abort_pieces(self, source: PieceSource) -> bool:

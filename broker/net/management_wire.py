@@ -224,11 +224,11 @@ class Wire(Protocol):
     @property
     def remote_properties(self) -> dict[str, Any]:
         """The properties of the broker's Open."""
-        return self.engine.remote_properties
+        return self.engine.remote.properties
 
     def on_open(self, engine: Engine) -> None:
         """The broker's Open, which says how often it wants to hear from us."""
-        theirs_s = engine.remote_idle_timeout_s
+        theirs_s = engine.remote.idle_timeout_s
         every = [wanted_s / 4 for wanted_s in (theirs_s, self._heartbeat_s) if wanted_s]
         if every and (not self._ticker.running or min(every) < (self._ticker.interval or 0)):
             if self._ticker.running:

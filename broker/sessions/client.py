@@ -81,7 +81,7 @@ class ClientSession:
     @property
     def hostname(self) -> str:
         """As the client's Open names it."""
-        return self._connection.engine.remote_hostname
+        return self._connection.engine.remote.hostname
 
     def touch(self) -> None:
         """There is output."""

@@ -502,10 +502,10 @@ class Connection(TwistedProtocol):
         if self._gone:
             return
         self.principal = principal_of(engine.login.granted if engine.login is not None else None)
-        self.properties = engine.remote_properties
+        self.properties = engine.remote.properties
         self._process = _process_of(self.properties)
-        self.container = engine.remote_container
-        self.is_sole = SOLE in engine.remote_desired
+        self.container = engine.remote.container
+        self.is_sole = SOLE in engine.remote.desired
         self.admin = bool(self.properties.get("qpid.ha-admin"))
         try:
             self._owner.admit(self)
@@ -526,7 +526,7 @@ class Connection(TwistedProtocol):
         if ITCPTransport.providedBy(self.transport):
             self.transport.bufferSize = READ_BYTES  # type: ignore[attr-defined]
         self.engine.open(
-            self._owner.open_properties(self.engine.remote_max_frame) | self.session.open_properties(),
+            self._owner.open_properties(self.engine.remote.max_frame) | self.session.open_properties(),
             offered=self._owner.capabilities(),
             idle_timeout_s=self.idle_timeout_s,
         )

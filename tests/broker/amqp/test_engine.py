@@ -20,7 +20,7 @@ ACCEPT = b"\x00\x53\x24\x45"
 def test_two_engines_open_attach_and_send_by_the_batch() -> None:
     pair = Pair()
     link = pair.sender()
-    assert pair.server.engine.remote_container == "client"
+    assert pair.server.engine.remote.container == "client"
     assert [each.name for each in pair.server.links] == [each.name for each in pair.client.links] == ["link"]
     assert pair.server.links[0].target.address == "q"
     assert pair.server.links[0].presettled
@@ -208,7 +208,7 @@ def test_what_an_open_says_of_itself_arrives() -> None:
     peer.server.open_at_once = False
     peer.connection.properties = {proton.symbol("product"): "x", proton.symbol("n"): 1}
     peer.open()
-    assert peer.server.engine.remote_properties == {"product": "x", "n": 1}
+    assert peer.server.engine.remote.properties == {"product": "x", "n": 1}
     peer.server.engine.open({proton.symbol("a"): "b"}, offered=("ANONYMOUS-RELAY",))
     peer.settle()
     assert dict(peer.connection.remote_properties) == {"a": "b"}
@@ -392,7 +392,7 @@ def test_properties_of_any_kind_are_read(value: Any) -> None:
     peer = Proton()
     peer.connection.properties = {proton.symbol("x"): value}
     peer.open()
-    assert peer.server.engine.remote_properties == {"x": value}
+    assert peer.server.engine.remote.properties == {"x": value}
 
 
 def test_a_filter_that_cannot_be_read_is_a_fault_of_its_link() -> None:
@@ -423,7 +423,7 @@ def test_an_open_whose_properties_cannot_be_read_has_none() -> None:
         peer.from_server()
     peer.to_server(said.replace(b"KKKK", b"K\xff\xffK"))
     assert peer.server.engine.remote_open
-    assert peer.server.engine.remote_properties == {}
+    assert peer.server.engine.remote.properties == {}
     assert peer.server.closed == []
 
 

@@ -247,7 +247,7 @@ def test_a_client_cannot_give_a_session_a_second_channel() -> None:
             client.say(performative(0x11, b"\x60\x00\x00", ZERO, uint(100), uint(100), channel=channel))
         (condition,) = [fields[0] for _, code, fields in said(client.heard()) if code == 0x18]
         assert condition.value[0] == "amqp:not-allowed"
-        assert len(client.server.engine._sessions) == 1
+        assert len(client.server.engine.later._sessions) == 1
 
 
 def test_links_that_came_and_went_are_not_kept_for_an_answer() -> None:
@@ -258,7 +258,7 @@ def test_links_that_came_and_went_are_not_kept_for_an_answer() -> None:
         for _ in range(20):
             client.say(attach_to("q") + echo(), performative(0x16, ZERO, TRUE))
         client.say(attach_to("q", 1) + asks_for(1), END)
-        assert not client.server.engine._asked
+        assert not client.server.engine.later._asked
 
 
 def test_a_consumer_that_asks_is_answered_at_the_end_of_a_drain_alone() -> None:
