@@ -214,9 +214,16 @@ class ReplicatedLog:
     @property
     def may_propose(self) -> bool:
         """Whether this broker is a primary that may write, the disk accepts writes, and few enough batches are in progress."""
-        if not self.serving or not self.replica.writable or self._members.due is not None or self._stopped:
-            return False
-        return self._proposing.has_room(self.replica.log, self._applying.applicable)
+        welcome = (
+            self.serving
+            and self.replica.writable
+            and self._members.due is None
+            and not self._stopped
+            and self._proposing.has_room(self.replica.log, self._applying.applicable)
+        )
+        if not welcome:
+            self._proposing.declined = True
+        return welcome
 
     def propose(self, builder: BatchBuilder) -> int:
         """Seal and replicate a batch; returns its index."""
@@ -392,13 +399,13 @@ class ReplicatedLog:
             case do.SendSnapshot() | do.StoreChunk() | do.LeaveSnapshot() | do.InstallSnapshot():
                 self._snapshot_effects.execute(effect, self._received)
             case do.ProposeMembers(members):
-                self._members.due = members
+                self._members.due, self._proposing.declined = members, True
             case do.MembershipChanged() | do.MembersCommitted():
                 self._members.follow(effect)
             case do.StateChanged():
                 self._state_changed(effect)
             case do.WritableChanged():
-                pass  # requested by `may_propose` after each list of effects
+                self._proposing.declined = True  # requested by `may_propose` after each list of effects
             case do.Quiesce() | do.Resume():
                 self._quiesce(effect)
             case PromotionEnded() | TransferEnded() | MembershipEnded() | do.TermEnded():
@@ -412,6 +419,7 @@ class ReplicatedLog:
         if effect.state is State.RECOVERING:  # the times of an earlier term would be those of other batches
             self.progress = ProgressClock()
             self.progress.proposed(self.replica.log.last_index, self._clock.seconds())
+        self._proposing.declined = True
         self._applying.state_changed(effect.state, effect.epoch, effect.primary)
 
     def _save(self, effect: do.SaveHardState | do.StoreWhole) -> None:
@@ -504,6 +512,7 @@ class ReplicatedLog:
     def is_active(self) -> None:
         """The listener is about to be told that this broker is the primary, or standalone: no batch in the log is in
         progress."""
+        self._proposing.declined = True
         self._proposing.begin_after(self.replica.log.last_index)
 
     def held_by_all(self) -> int:
@@ -521,6 +530,7 @@ class ReplicatedLog:
         self._storage_error(f"a committed batch cannot be read back: {why}", True)
 
     def told(self) -> None:
-        """Tell the listener, once each time, that proposals have become welcome."""
-        if self._proposing.became(self.may_propose):
+        """Tell the listener that proposals have become welcome, if it waits for that."""
+        if self._proposing.declined and self.may_propose:
+            self._proposing.declined = False
             self._listener.on_writable()

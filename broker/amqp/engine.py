@@ -413,6 +413,13 @@ class Engine:
         return bool(lib.pn_transport_pending(self.transport) > 0 or (self._door is not None and self._door.output))
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether there is nothing to write, and no reason to end the TCP stream. Most bytes from a member change neither."""
+        if self._deaf or self._layer is not None or self.sent_bytes or self.later.waits:
+            return False
+        return (self._door is None or not self._door.output) and bool(lib.pn_transport_pending(self.transport) == 0)
+
+    @property
     def finished(self) -> bool:
         """Whether all output was taken and this side is closed: the TCP stream may be ended."""
         if self._layer is not None:

@@ -72,9 +72,14 @@ class Later:
         self._asked.clear()
         self._sessions.clear()
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything is to be given to proton."""
+        return bool(self._fed or self._asked or self._channels)
+
     def feed(self, pending: int) -> bool:
         """Give proton what is next, unless its output is closed (`pending` < 0). Returns whether it got anything."""
-        if pending < 0 or not (self._fed or self._asked or self._channels):
+        if pending < 0 or not self.waits:
             return False
         fed = bool(self._asked or self._channels) and self._say_states()
         for link in list(self._fed):

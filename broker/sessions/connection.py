@@ -408,9 +408,11 @@ class Connection(TwistedProtocol):
         engine = self.engine
         if self._paused or not engine.alive or self.transport is None:
             return
-        wrote = write_output(self.transport, engine)
-        engine.recount_sent()
-        if engine.finished and not self._gone:
+        quiet = engine.is_quiet
+        wrote = not quiet and write_output(self.transport, engine)
+        if not quiet:
+            engine.recount_sent()
+        if not quiet and engine.finished and not self._gone:
             self._end()
         elif not self._paused and (
             (self.choked and wrote) or (self.loaded and engine.unsettled < limits.MAX_UNSETTLED_PER_CONNECTION // 2)

@@ -81,7 +81,10 @@ class Logs:
         return self.state in SERVING
 
     def _is_going(self, uuid: str) -> bool:
-        return uuid in self.closing_queues or any(ledger.pending.is_going(uuid) for ledger in self.ledgers.values())
+        for ledger in self.ledgers.values():  # this is asked for each batch of messages
+            if ledger.pending.is_going(uuid):
+                return True
+        return uuid in self.closing_queues
 
     def when_decided(self, node: QueueNode, call: Callable[[], None]) -> None:
         """Call when a queue that is being deleted is gone, or stays."""

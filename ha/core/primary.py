@@ -374,7 +374,7 @@ class Primary:
         """Commit the entries that a majority of the voters in force has on disk, if they are of this epoch (§5.4.2)."""
         member = self._member
         index = held_by_majority(
-            member.durable_index if voter == member.me else self.peers[voter].match_index for voter in member.log.members.voters
+            [member.durable_index if voter == member.me else self.peers[voter].match_index for voter in member.log.members.voters]
         )
         if index <= member.commit_index or member.log.epoch_at(index) != member.epoch:
             return

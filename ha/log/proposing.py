@@ -5,7 +5,8 @@ that wait while a batch is in progress make the next one larger, and so cheaper.
 few small ones. A full batch gains nothing by waiting, so several full ones follow each other, up to a limit that keeps the
 wait of later messages short.
 
-Invariant: the broker is told once each time that proposals become welcome.
+Invariant: the broker is told once that proposals have become welcome, if one was declined, or could not be made, since it was
+told last (`declined`). Otherwise nothing waits for that, and nobody looks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Proposing:
         """Whether the disk has refused the last write."""
         self._through = 0
         self._last_bytes = 0
-        self._was_welcome = False
+        self.declined = True
+        """Whether the broker is to be told when proposals are welcome."""
 
     def begin_after(self, index: int) -> None:
         """A term begins: no batch up to this index counts as in progress."""
@@ -39,7 +41,7 @@ class Proposing:
 
     def refuse(self) -> None:
         """The disk refuses writes: no proposals are welcome."""
-        self.refused, self._was_welcome = True, False
+        self.refused = self.declined = True
 
     def has_room(self, log: Log, applicable: int) -> bool:
         """Whether another batch fits beside those in progress: a few if they are small or full, one if the size is in
@@ -52,8 +54,3 @@ class Proposing:
         if self._last_bytes < FULL_BATCH_BYTES or not under_way:
             return under_way < 1
         return log.bytes_between(applicable, self._through) <= FULL_WINDOW_BYTES
-
-    def became(self, welcome: bool) -> bool:
-        """Whether proposals have become welcome since the last call."""
-        became, self._was_welcome = welcome and not self._was_welcome, welcome
-        return became

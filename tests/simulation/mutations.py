@@ -168,7 +168,7 @@ BUGS = {
         "ha.core.primary",
         "Primary._advance_commit",
         """\
-            member.durable_index if voter == member.me else self.peers[voter].match_index for voter in member.log.members.voters
+            [member.durable_index if voter == member.me else self.peers[voter].match_index for voter in member.log.members.voters]
         )
 """,
         """\
