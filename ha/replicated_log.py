@@ -399,13 +399,13 @@ class ReplicatedLog:
             case do.SendSnapshot() | do.StoreChunk() | do.LeaveSnapshot() | do.InstallSnapshot():
                 self._snapshot_effects.execute(effect, self._received)
             case do.ProposeMembers(members):
-                self._members.due, self._proposing.declined = members, True
+                self._members.due = members
             case do.MembershipChanged() | do.MembersCommitted():
                 self._members.follow(effect)
             case do.StateChanged():
                 self._state_changed(effect)
             case do.WritableChanged():
-                self._proposing.declined = True  # requested by `may_propose` after each list of effects
+                pass  # requested by `may_propose` when the broker has something to propose
             case do.Quiesce() | do.Resume():
                 self._quiesce(effect)
             case PromotionEnded() | TransferEnded() | MembershipEnded() | do.TermEnded():
@@ -419,7 +419,6 @@ class ReplicatedLog:
         if effect.state is State.RECOVERING:  # the times of an earlier term would be those of other batches
             self.progress = ProgressClock()
             self.progress.proposed(self.replica.log.last_index, self._clock.seconds())
-        self._proposing.declined = True
         self._applying.state_changed(effect.state, effect.epoch, effect.primary)
 
     def _save(self, effect: do.SaveHardState | do.StoreWhole) -> None:
@@ -512,7 +511,6 @@ class ReplicatedLog:
     def is_active(self) -> None:
         """The listener is about to be told that this broker is the primary, or standalone: no batch in the log is in
         progress."""
-        self._proposing.declined = True
         self._proposing.begin_after(self.replica.log.last_index)
 
     def held_by_all(self) -> int:

@@ -408,13 +408,14 @@ class Connection(TwistedProtocol):
         engine = self.engine
         if self._paused or not engine.alive or self.transport is None:
             return
-        quiet = engine.is_quiet
-        wrote = not quiet and write_output(self.transport, engine)
-        if not quiet:
+        wrote = False
+        if not engine.is_quiet:
+            wrote = write_output(self.transport, engine)
             engine.recount_sent()
-        if not quiet and engine.finished and not self._gone:
-            self._end()
-        elif not self._paused and (
+            if engine.finished and not self._gone:
+                self._end()
+                return
+        if not self._paused and (
             (self.choked and wrote) or (self.loaded and engine.unsettled < limits.MAX_UNSETTLED_PER_CONNECTION // 2)
         ):
             self.choked = self.loaded = False

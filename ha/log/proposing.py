@@ -5,8 +5,8 @@ that wait while a batch is in progress make the next one larger, and so cheaper.
 few small ones. A full batch gains nothing by waiting, so several full ones follow each other, up to a limit that keeps the
 wait of later messages short.
 
-Invariant: the broker is told once that proposals have become welcome, if one was declined, or could not be made, since it was
-told last (`declined`). Otherwise nothing waits for that, and nobody looks.
+Invariant: the broker is told once that proposals have become welcome, if it has asked in vain since it was told last, or the disk
+has refused writes (`declined`). Otherwise nothing waits for that, and nobody looks. It asks again by itself when a term begins.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Proposing:
         """Whether the disk has refused the last write."""
         self._through = 0
         self._last_bytes = 0
-        self.declined = True
+        self.declined = False
         """Whether the broker is to be told when proposals are welcome."""
 
     def begin_after(self, index: int) -> None:
