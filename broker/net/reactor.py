@@ -23,8 +23,9 @@ from typing import Any, cast
 
 from twisted.internet import epollreactor, main
 from twisted.internet.interfaces import IReactorCore
-from twisted.python import log
+from twisted.logger import Logger
 
+_log = Logger()
 LOOK_S = 0.005
 _STEPS = 4
 """Accept, read, write, and see the end: as often urgent sockets are looked at, at most, before the others go on."""
@@ -65,14 +66,23 @@ class MonotonicEPollReactor(epollreactor.EPollReactor):
         """One turn: wait for that time in s, None for ever, and serve what is ready."""
         ready = self._poller.poll(-1 if timeout is None else timeout, len(self._selectables))
         found = [(self._selectables.get(number), number, event) for number, event in ready]
-        serve = log.callWithLogger
         for selectable, number, event in found:
             if self._urgent is not None and self.seconds() >= self._look_at_s:
                 self._look(self._urgent)
             if selectable is not None and self._selectables.get(number) is selectable:
-                serve(selectable, self._doReadOrWrite, selectable, number, event)
+                self._serve(selectable, number, event)
 
     doIteration = doPoll
+
+    def _serve(self, selectable: Any, number: int, event: int) -> None:
+        """Handle one event of a socket. An error is logged, and the others go on. Twisted would make a context of the log for
+        each event, with the socket's name, which the daemons do not write: ten calls of Python for each read of a socket."""
+        try:
+            self._doReadOrWrite(selectable, number, event)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            _log.failure("while socket {number} was served", number=number)
 
     def _look(self, urgent: select.epoll) -> None:
         """Serve urgent sockets, and go on with what follows from that. Then the others have as long as that took, at least."""
@@ -84,7 +94,7 @@ class MonotonicEPollReactor(epollreactor.EPollReactor):
             for number, event in ready:
                 selectable = self._selectables.get(number)
                 if selectable is not None:
-                    log.callWithLogger(selectable, self._doReadOrWrite, selectable, number, event)
+                    self._serve(selectable, number, event)
         now_s = self.seconds()
         self._look_at_s = now_s + max(LOOK_S, now_s - began_s)
 

@@ -11,6 +11,8 @@ import pytest
 import pytest_twisted
 from twisted.internet import reactor as installed_reactor
 from twisted.internet.protocol import Protocol, ServerFactory
+from twisted.logger import capturedLogs, formatEvent
+from twisted.python.failure import Failure
 
 from broker.net.listener import listen
 from broker.net.reactor import LOOK_S
@@ -84,3 +86,28 @@ async def test_an_urgent_socket_waits_for_one_that_is_served_and_others_for_all(
             client.close()
         await busy.stopListening()
         await other.stopListening()
+
+
+class Failing(Protocol):
+    """Has an error when its socket ends."""
+
+    def connectionLost(self, *reason: Failure) -> None:
+        raise ZeroDivisionError("at the end of a socket")
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_error_at_the_end_of_a_socket_is_logged_and_stays_there() -> None:
+    """Breaks when it leaves the turn: the sockets that come after it wait for the next one."""
+    factory: Any = ServerFactory.forProtocol(Failing)
+    port = listen(reactor, factory, 0, "127.0.0.1")
+    with capturedLogs() as logs:
+        before = len(reactor.getReaders())
+        clients = [socket.create_connection(("127.0.0.1", port.getHost().port)) for _ in range(2)]
+        await until(lambda: len(reactor.getReaders()) == before + 2)
+        for client in clients:
+            client.close()
+        await until(lambda: len(reactor.getReaders()) == before)
+    await port.stopListening()
+    failures = [event["log_failure"] for event in logs if "log_failure" in event]
+    assert [failure.type for failure in failures] == [ZeroDivisionError] * 2
+    assert not [event for event in logs if "main loop" in (formatEvent(event) or "")], "the turn ended early"
