@@ -268,6 +268,18 @@ class Broker:
         changes: Collection[tuple[Change, str]],
     ) -> None:
         """Follow the definitions, then dispatch the new messages, then write."""
+        if changes:
+            self._follow(ledger, changes)
+        self.making.emptied(ledger, emptied)
+        self.queues.fed(ledger, fed)
+        self.alerts.fed(ledger, fed)
+        self.queues.resume_crowded(ledger, drained)
+        self.turn.flush()
+        self.logs.residency.enforce()
+        if changes and ledger is self.logs.lead and any(isinstance(change, SettingMade) for change, _ in changes):
+            self.on_settings()
+
+    def _follow(self, ledger: Ledger, changes: Collection[tuple[Change, str]]) -> None:
         for node in self.logs.follow(ledger, changes):
             self.queues.gone(node)
             self.making.gone(node)
@@ -277,16 +289,8 @@ class Broker:
         self.numbered.follow(changes)
         self.initial_values.follow(changes)
         self.origins.follow(changes)
-        self.making.emptied(ledger, emptied)
         self.routes.follow(ledger, changes)
-        self.queues.fed(ledger, fed)
-        self.alerts.fed(ledger, fed)
         self.alerts.follow(changes)
-        self.queues.resume_crowded(ledger, drained)
-        self.turn.flush()
-        self.logs.residency.enforce()
-        if ledger is self.logs.lead and any(isinstance(change, SettingMade) for change, _ in changes):
-            self.on_settings()
 
     def ledger_state(self, ledger: Ledger, state: str, epoch: int, primary: str) -> None:
         """A log's state changed: begin or end to serve."""

@@ -36,7 +36,7 @@ from twisted.python.failure import Failure
 
 from broker.commit_log import LogListener
 from broker.core.queues.reading import Body
-from broker.core.records import BatchBuilder, parse_header
+from broker.core.records import BatchBuilder
 from broker.disk.durable import StorageError
 from broker.disk.store import Store
 from broker.host import new_uuid
@@ -66,6 +66,7 @@ from ha.received import BadMessage, check_chunk, checked_append, stored_log
 from ha.snapshots import Snapshots, Transfers
 
 _log = Logger(namespace="ha")
+_SERVING = (State.ACTIVE, State.STANDALONE)
 
 
 class ReplicatedLog:
@@ -135,9 +136,7 @@ class ReplicatedLog:
         )
         self._first_checkpoint = found.checkpoint
         self._cache = BatchCache(log.last_index + 1)
-        self._applying = Applying(
-            self, listener, self.journal, self._cache, clock, lambda: self.replica.durable_index, self.replica.commit_index
-        )
+        self._applying = Applying(self, listener, self.journal, self._cache, clock, self.replica, self.replica.commit_index)
         self._proposing = Proposing()
         self._effects: deque[Effect] = deque()
         self._members = Members(self.replica, self._applying, self._peers, on_members, new_id)
@@ -240,7 +239,7 @@ class ReplicatedLog:
         self._cache.put(index, data)
         self._proposing.proposed(index, len(data))
         self.progress.proposed(index, self._clock.seconds())
-        self._take(self.replica.propose(self._awake.seconds(), len(data), parse_header(data).n_records, members))
+        self._take(self.replica.propose(self._awake.seconds(), len(data), builder.n_records, members))
         return index
 
     # ---- events from the edge
@@ -338,7 +337,7 @@ class ReplicatedLog:
     @property
     def serving(self) -> bool:
         """Whether producers may write to this log here."""
-        return self.state in (State.ACTIVE, State.STANDALONE)
+        return self._applying.state in _SERVING
 
     @property
     def log(self) -> Log:
@@ -374,28 +373,29 @@ class ReplicatedLog:
         finally:
             self._running = False
         self._applying.go_on()
-        self.told()
+        if self._proposing.declined:
+            self.told()
 
     def _execute(self, effect: Effect) -> None:
         match effect:
-            case do.SaveHardState() | do.StoreWhole():
-                self._save(effect)
+            case do.SendEntries(peer, append):  # the most frequent first
+                self._sender.send(peer, append)
             case do.StoreEntries(first, last):
                 self._store(first, last)
-            case do.TruncateLog(from_index):
-                assert from_index > self.applied, f"batch {from_index} is applied and cannot be taken back"
-                self._cache.truncate(from_index)
-                self.journal.truncate(from_index, lambda: None)
             case do.Commit(index):
                 self._members.committed_after(self._applying.commit(index))
             case do.Send(peer, message):
                 self._outbox.send(peer, message, ())
+            case do.SaveHardState() | do.StoreWhole():
+                self._save(effect)
+            case do.TruncateLog(from_index):
+                assert from_index > self.applied, f"batch {from_index} is applied and cannot be taken back"
+                self._cache.truncate(from_index)
+                self.journal.truncate(from_index, lambda: None)
             case do.Strange(peer, theirs):
                 self._peers.close(
                     peer, f"it speaks as the primary of {f'cluster {theirs}' if theirs else 'a new cluster'}, not ours"
                 )
-            case do.SendEntries(peer, append):
-                self._sender.send(peer, append)
             case do.SendSnapshot() | do.StoreChunk() | do.LeaveSnapshot() | do.InstallSnapshot():
                 self._snapshot_effects.execute(effect, self._received)
             case do.ProposeMembers(members):

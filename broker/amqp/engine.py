@@ -321,18 +321,24 @@ class Engine:
         if self._door is not None:
             self._door.allowance = count
 
-    def push(self, data: bytes) -> None:
-        """Feed bytes from the socket. If the peer violates the protocol, the next `drain` calls `on_close`."""
+    def push(self, data: bytes) -> bool:
+        """Feed bytes from the socket. If the peer violates the protocol, the next `drain` calls `on_close`. Returns whether they
+        were too much (`has_more`), or costly (`was_costly`): mostly they are neither."""
         door = self._door
         if door is not None:
             passed = door.take(data)
             self._named = door.named
-            self._let_through(door, passed)
-        elif self._layer is not None:
+            if door.more or door.refusal is not None:
+                self._let_through(door, passed)
+            elif passed:
+                self._to_proton(passed)
+            return door.enough or door.costly
+        if self._layer is not None:
             self._layer_heard_ms = None
             self._after_layer(self._layer, self._layer.take(data))
         else:
             self._to_proton(data)
+        return False
 
     def _after_layer(self, layer: ClientLayer, passed: bytes) -> None:
         if layer.refusal is not None:
@@ -380,21 +386,21 @@ class Engine:
             self._deaf = True
 
     def _to_proton(self, data: bytes) -> None:
-        position, size = 0, len(data)
-        base = ffi.from_buffer(data)
-        transport = self.transport
-        while position < size:
-            room = lib.pn_transport_capacity(transport)
-            if room <= 0:
-                # Either the tail is closed (an error was met), or the engine must be drained before it takes more.
-                if room < 0 or not self._make_room():
-                    break
-                continue
-            taken = lib.pn_transport_push(transport, base + position, min(room, size - position))
+        size, transport = len(data), self.transport
+        if size:
+            taken = lib.pn_transport_push(transport, data, size)
+            if 0 <= taken < size:
+                self._rest_to_proton(data, taken)
+        self._deaf = self.alive and (lib.pn_transport_capacity(transport) < 0 or (not self.remote_open and self.finished))
+
+    def _rest_to_proton(self, data: bytes, position: int) -> None:
+        """Proton's buffer is full: drain the engine, and give it the rest, for as long as it takes any."""
+        base, size = ffi.from_buffer(data), len(data)
+        while position < size and (lib.pn_transport_capacity(self.transport) > 0 or self._make_room()):
+            taken = lib.pn_transport_push(self.transport, base + position, size - position)
             if taken <= 0:
                 break
             position += taken
-        self._deaf = self.alive and (lib.pn_transport_capacity(transport) < 0 or (not self.remote_open and self.finished))
 
     def _make_room(self) -> bool:
         self.drain()
@@ -496,6 +502,8 @@ class Engine:
 
     def recount_sent(self) -> None:
         """Output was written: count the rest again, if it may be much."""
+        if not self.sent_bytes:
+            return
         if not self.pending:
             self.sent_bytes = 0
         elif self.sent_bytes > limits.MAX_SENT_BYTES:

@@ -79,7 +79,7 @@ class Later:
 
     def feed(self, pending: int) -> bool:
         """Give proton what is next, unless its output is closed (`pending` < 0). Returns whether it got anything."""
-        if pending < 0 or not self.waits:
+        if pending < 0 or not (self._fed or self._asked or self._channels):
             return False
         fed = bool(self._asked or self._channels) and self._say_states()
         for link in list(self._fed):

@@ -126,6 +126,7 @@ class _At(Enum):
     ENDED = auto()
 
 
+_ADMITTED = _At.ADMITTED
 _HEADERS = frozenset((_At.START, _At.HEADER))
 
 
@@ -211,7 +212,7 @@ class Door:
         if self._held:
             data = self._held + data
             self._held = b""
-        if self._at is not _At.ADMITTED:
+        if self._at is not _ADMITTED:
             return self._one_by_one(data)
         passed, altered = self._admitted(data), self._altered
         if altered is None:

@@ -219,6 +219,7 @@ class State:
         """When the last batch was made, and the last one of the epoch before: ms since 1970 by the clock of the primary that made
         it; 0: unknown."""
         self.version = version
+        self._later_kinds = [(kind, since) for kind, since in _SINCE.items() if version < since]
         self.definitions = Definitions()
         self.messages: dict[int, Messages] = {}
         self.by_uuid: dict[str, Messages] = {}
@@ -238,13 +239,13 @@ class State:
         """
         assert snapshot or batch.header.index > self.index, f"batch {batch.header.index} after {self.index}"
         commands = self._commands(batch)
-        for kind, since in _SINCE.items():
-            if self.version < since and any(run.kind is kind for run in batch.runs):
+        for kind, since in self._later_kinds:
+            if any(run.kind is kind for run in batch.runs):
                 raise CannotApply(batch.header.index, f"a {kind.name} record needs machine version {since}")
         applied = Applied(set(), set(), set(), [self._change(command, batch) for command in commands])
         unheld: list[Manifest] = []
         for run in batch.runs:
-            if run.kind is Kind.ENQUEUE:
+            if run.kind is _ENQUEUE:
                 messages = self.messages.get(run.queue) or self._messages_of_parts(run)
                 if messages is not None:
                     place = batch.place + run.start if batch.place else 0
@@ -260,7 +261,7 @@ class State:
                     )
                     messages.came(batch, run, snapshot=snapshot)
                     applied.fed.add(run.queue)
-            elif run.kind is Kind.DEQUEUE:
+            elif run.kind is _DEQUEUE:
                 messages = self.messages.get(run.queue)
                 if messages is not None:
                     if self._remove(messages, run):
@@ -385,7 +386,7 @@ class State:
         of them."""
         found: list[Command] = []
         for run in batch.runs:
-            if run.kind is not Kind.DEFINE:
+            if run.kind is not _DEFINE:
                 break
             command = decode(batch.payload(run), self.version)
             if isinstance(command, UnknownCommand):
@@ -541,6 +542,8 @@ _SINCE = {
     Kind.OWNERS: OWNERS_SINCE,
 }
 """For each kind of record that is not in machine version 1, the version that introduced it."""
+_ENQUEUE, _DEQUEUE, _DEFINE = Kind.ENQUEUE, Kind.DEQUEUE, Kind.DEFINE
+"""Those that every batch asks for: a member of an enumeration takes long to look up."""
 _FACTS = (Kind.COUNT, Kind.TIMES, Kind.NOTES)
 """The kinds of records that change something about messages on a queue."""
 _Column = tuple[int, int, int, "array[int]"]

@@ -44,14 +44,14 @@ def write_output(transport: Any, engine: Engine) -> bool:
     """Write the engine's output after all earlier output, at once as far as the socket accepts it. After an error the connection
     is lost. Returns whether there was output.
     """
-    if isinstance(transport, Writing):
-        return transport.write_output(engine)
     if not isinstance(transport, Connection):
+        if isinstance(transport, Writing):
+            return transport.write_output(engine)
         rest = engine.take_output()
         if rest:
             transport.writeSequence(rest)
         return bool(rest)
-    sent, all_gone = engine.send_output(transport.getHandle().send) if is_idle(transport) else (0, False)
+    sent, all_gone = engine.send_output(transport.socket.send) if is_idle(transport) else (0, False)
     rest = [] if all_gone else engine.take_output(REST_BYTES)
     if rest:
         transport.writeSequence(rest)

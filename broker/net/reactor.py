@@ -70,19 +70,14 @@ class MonotonicEPollReactor(epollreactor.EPollReactor):
             if self._urgent is not None and self.seconds() >= self._look_at_s:
                 self._look(self._urgent)
             if selectable is not None and self._selectables.get(number) is selectable:
-                self._serve(selectable, number, event)
+                # Twisted would make a context of the log for each event, with the socket's name, which the daemons do not
+                # write: ten calls of Python for each read of a socket.
+                try:
+                    self._doReadOrWrite(selectable, number, event)
+                except Exception:
+                    _failed(number)
 
     doIteration = doPoll
-
-    def _serve(self, selectable: Any, number: int, event: int) -> None:
-        """Handle one event of a socket. An error is logged, and the others go on. Twisted would make a context of the log for
-        each event, with the socket's name, which the daemons do not write: ten calls of Python for each read of a socket."""
-        try:
-            self._doReadOrWrite(selectable, number, event)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            _log.failure("while socket {number} was served", number=number)
 
     def _look(self, urgent: select.epoll) -> None:
         """Serve urgent sockets, and go on with what follows from that. Then the others have as long as that took, at least."""
@@ -94,9 +89,17 @@ class MonotonicEPollReactor(epollreactor.EPollReactor):
             for number, event in ready:
                 selectable = self._selectables.get(number)
                 if selectable is not None:
-                    self._serve(selectable, number, event)
+                    try:
+                        self._doReadOrWrite(selectable, number, event)
+                    except Exception:
+                        _failed(number)
         now_s = self.seconds()
         self._look_at_s = now_s + max(LOOK_S, now_s - began_s)
+
+
+def _failed(number: int) -> None:
+    """An error came out of the handling of this socket: the others go on."""
+    _log.failure("while socket {number} was served", number=number)
 
 
 class Urgent:

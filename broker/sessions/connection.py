@@ -207,7 +207,7 @@ class Connection(TwistedProtocol):
         """Whether reading is paused, by those above."""
         self._late = False
         """Whether it waits for its share of a turn, and is not read meanwhile."""
-        self._to_do: list[Callable[[], None]] = []
+        self._to_do: list[Callable[[], object]] = []
         """The calls to make when it gets its share."""
         self._forgiven = False
         """Whether its silence is not its own: from when it is not read until something comes when it is again."""
@@ -251,27 +251,29 @@ class Connection(TwistedProtocol):
             self._to_do.append(lambda: self._take(data))
         elif self.opened:
             self.engine.allow(limits.LINKS_AT_ONCE if self._share.is_left else 0)
-            self._take(data)
-            if self.engine.was_costly:
-                self._share.spent(self._clock.seconds() - self.heard)
-            if self.engine.has_more:
-                self._wait_for_share()
+            if self._take(data):
+                if self.engine.was_costly:
+                    self._share.spent(self._clock.seconds() - self.heard)
+                if self.engine.has_more:
+                    self._wait_for_share()
         else:
             self._do(lambda: self._take(data))
         self._turn.flush()
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes) -> bool:
+        """Take bytes that have come. Returns whether they were too much or costly (see `Engine.push`)."""
         if not self.heeded:
-            return
-        self.engine.push(data)
+            return False
+        notable = self.engine.push(data)
         self.engine.drain()
         if not self.opened:
             self._follow_login()
         self._turn.touch(self)
+        return notable
 
     # ---- its share of a turn
 
-    def _do(self, work: Callable[[], None]) -> None:
+    def _do(self, work: Callable[[], object]) -> None:
         """Do this now, if there is time left for it, or in a later turn."""
         if not self._late and self._share.is_left:
             began_s = self._clock.seconds()

@@ -211,8 +211,12 @@ class Pending:
     @property
     def idle(self) -> bool:
         """Whether nothing waits to be proposed, and nothing that was proposed waits to be committed."""
-        waits = self.waits
-        return not (self._proposed or self._full or self.builder or waits.calls or waits.returns or self._passages)
+        return not (self._proposed or self._has_to_propose)
+
+    @property
+    def _has_to_propose(self) -> bool:
+        """Whether anything waits to be proposed, or for what is proposed."""
+        return bool(self._full or self._passages or self.waits.calls or self.waits.returns or self.builder)
 
     def _all_waits(self) -> tuple[Waits, ...]:
         return (*(waits for _, waits in self._proposed), *(waits for _, waits in self._full), self.waits)
@@ -258,15 +262,13 @@ class Pending:
         log = self._writable()
         if log is None:
             return
-        while log.may_propose:
+        while self._has_to_propose and log.may_propose:
             self._say_what_passed()
             if self._full:
                 builder, waits = self._full.popleft()
-            elif self.builder or self.waits.calls or self.waits.returns:
+            else:
                 builder, waits = self.builder, self.waits
                 self.builder, self.waits = BatchBuilder(), Waits()
-            else:
-                return
             if builder:
                 waits.proposed_s = self.moved_s = self._clock.seconds()
                 index = log.propose(builder)

@@ -433,7 +433,8 @@ class QueueTerminus:
                 self._queues.schedule.after(("dispatch", self.node.uuid), 0.0, self.dispatch_soon)
             if self.owners is not None:
                 self.owners.propose()
-            self.bodies.read_ahead(stops)
+            if stops or order.is_spilled or self.letters.waiting:
+                self.bodies.read_ahead(stops)
 
     def _give_out(self) -> set[int]:
         """Deliver messages that are in memory. Returns those that are not, at which subscriptions have stopped."""
@@ -449,7 +450,9 @@ class QueueTerminus:
         while idle < len(subscriptions):
             subscription = subscriptions[0]
             subscriptions.rotate(-1)
-            room = 0 if returning and subscription in self.line else subscription.room()
+            may_get = order.available or subscription.browse or subscription.selector is not None
+            asks = may_get or subscription.link.account.draining
+            room = subscription.room() if asks and not (returning and subscription in self.line) else 0
             if large and room:
                 room = 1  # a large message occupies its link: leave the following messages to other consumers
             lots: list[Lot] = []

@@ -34,6 +34,9 @@ class Backup:
         "verified_index",
     )
 
+    writable = False
+    """See `Primary`."""
+
     def __init__(self, member: Member) -> None:
         self._member = member
         self._ready = False

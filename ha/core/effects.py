@@ -7,9 +7,10 @@ Entries need no such wait: nothing reports them as stored before the edge has ca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
+
+import msgspec
 
 from ha.core.membership import Membership
 from ha.core.messages import Append, Attested, Message, SnapshotChunk
@@ -34,8 +35,7 @@ class State(StrEnum):
     """The primary of a log that only this broker has."""
 
 
-@dataclass(frozen=True, slots=True)
-class SaveHardState:
+class SaveHardState(msgspec.Struct, frozen=True):
     """Write the epoch, the vote and, on a witness, what it attests, and sync them before anything else is done."""
 
     epoch: int
@@ -43,13 +43,11 @@ class SaveHardState:
     attested: Attested | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoreWhole:
+class StoreWhole(msgspec.Struct, frozen=True):
     """This store has caught up with a primary: record durably that it is no longer `blank` or below a `vote_floor`."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreEntries:
+class StoreEntries(msgspec.Struct, frozen=True):
     """Append these batches to the journal, and call `Replica.stored` when they are synced.
 
     On a backup they are the batches of the Append that was just stepped; on a primary, the batch that was just
@@ -60,38 +58,33 @@ class StoreEntries:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class TruncateLog:
+class TruncateLog(msgspec.Struct, frozen=True):
     """Remove this batch and all after it from the journal, before any StoreEntries that follows (§5.3)."""
 
     from_index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     """All batches up to this index are committed: apply them, in order."""
 
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send a message without additional bytes."""
 
     peer: str
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Strange:
+class Strange(msgspec.Struct, frozen=True):
     """This member is the primary of another cluster, whose id is `cluster_id` ("": none yet): close the link to it."""
 
     peer: str
     cluster_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class SendEntries:
+class SendEntries(msgspec.Struct, frozen=True):
     """Send this Append with the bytes of its batches, from the cache or the journal, in order with everything else that
     is sent to this peer.
     """
@@ -100,8 +93,7 @@ class SendEntries:
     append: Append
 
 
-@dataclass(frozen=True, slots=True)
-class SendSnapshot:
+class SendSnapshot(msgspec.Struct, frozen=True):
     """Send a chunk of the checkpoint of `index`, beginning at `offset`.
 
     If `index` is 0, or this checkpoint no longer exists: send the newest checkpoint from its beginning.
@@ -113,8 +105,7 @@ class SendSnapshot:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoreChunk:
+class StoreChunk(msgspec.Struct, frozen=True):
     """Write the bytes of the SnapshotChunk that was just stepped at its offset (0: in a new file), then call
     `Replica.chunk_stored`.
 
@@ -125,13 +116,11 @@ class StoreChunk:
     chunk: SnapshotChunk
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveSnapshot:
+class LeaveSnapshot(msgspec.Struct, frozen=True):
     """The log has passed the snapshot whose chunks were stored: delete them. If more chunks arrive, they begin again."""
 
 
-@dataclass(frozen=True, slots=True)
-class InstallSnapshot:
+class InstallSnapshot(msgspec.Struct, frozen=True):
     """The received checkpoint replaces everything that was stored and applied: the log continues after `index` (§7)."""
 
     index: int
@@ -139,8 +128,7 @@ class InstallSnapshot:
     members: Membership
 
 
-@dataclass(frozen=True, slots=True)
-class StateChanged:
+class StateChanged(msgspec.Struct, frozen=True):
     """`primary` is "" when none is known."""
 
     state: State
@@ -148,16 +136,14 @@ class StateChanged:
     primary: str
 
 
-@dataclass(frozen=True, slots=True)
-class TermEnded:
+class TermEnded(msgspec.Struct, frozen=True):
     """This member is no longer the primary, for this reason. `planned`: it has handed over or was removed."""
 
     reason: str
     planned: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WritableChanged:
+class WritableChanged(msgspec.Struct, frozen=True):
     """Whether batches may be proposed: not before the primary is active, and not after its clients are quiet and it
     hands over.
     """
@@ -165,8 +151,7 @@ class WritableChanged:
     writable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Quiesce:
+class Quiesce(msgspec.Struct, frozen=True):
     """This primary will hand over: let its clients settle their messages, for at most `within_s` seconds. Call
     `Replica.quiesced` when no message of the clients waits for its commit or its answer.
     """
@@ -174,13 +159,11 @@ class Quiesce:
     within_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(msgspec.Struct, frozen=True):
     """The handover for which the edge was asked to `Quiesce` was cancelled: serve the clients again."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProposeMembers:
+class ProposeMembers(msgspec.Struct, frozen=True):
     """Seal a batch with this membership (with a new cluster id if it has none), and call `Replica.propose` with it.
 
     Do this as soon as the list of effects is done, before any other proposal.
@@ -189,22 +172,19 @@ class ProposeMembers:
     members: Membership
 
 
-@dataclass(frozen=True, slots=True)
-class MembershipChanged:
+class MembershipChanged(msgspec.Struct, frozen=True):
     """These members are in force: keep links to them, and to no others."""
 
     members: Membership
 
 
-@dataclass(frozen=True, slots=True)
-class MembersCommitted:
+class MembersCommitted(msgspec.Struct, frozen=True):
     """A witness, which has no log, learned that this membership is committed."""
 
     members: Membership
 
 
-@dataclass(frozen=True, slots=True)
-class PromotionEnded:
+class PromotionEnded(msgspec.Struct, frozen=True):
     """A `Replica.promote` has ended. `reason` says why it was refused, or how it was won."""
 
     request_id: str
@@ -212,8 +192,7 @@ class PromotionEnded:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TransferEnded:
+class TransferEnded(msgspec.Struct, frozen=True):
     """A `Replica.transfer`, or a backup's request for one, has ended at the primary that was asked to hand over."""
 
     candidate: str
@@ -221,8 +200,7 @@ class TransferEnded:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class MembershipEnded:
+class MembershipEnded(msgspec.Struct, frozen=True):
     """A `Replica.add_member` or `remove_member` has ended: `done` if it was committed, else `reason` says why not."""
 
     request_id: str

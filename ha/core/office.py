@@ -30,22 +30,17 @@ class Office:
     @property
     def state(self) -> State:
         """The state in Apache Qpid's words."""
-        role = self.role
-        if isinstance(role, Backup):
-            return role.state
-        if not role.active:
-            return State.RECOVERING
-        return State.STANDALONE if self.member.settings.standalone else State.ACTIVE
+        return self.role.state
 
     @property
     def primary(self) -> str:
         """The primary's address, or "" when none is known."""
-        return self.role.primary if isinstance(self.role, Backup) else self.member.me
+        return self.role.primary
 
     @property
     def writable(self) -> bool:
         """Whether batches may be proposed."""
-        return isinstance(self.role, Primary) and self.role.writable
+        return self.role.writable
 
     def follow(self) -> None:
         """Be a backup, or a witness, that knows no primary."""
@@ -56,9 +51,16 @@ class Office:
         role = self.role = Primary(self.member, now)
         return role
 
+    @property
+    def has_news(self) -> bool:
+        """Whether anything is to be announced."""
+        role = self.role
+        return (role.state, self.member.epoch, role.primary) != self._announced or role.writable != self._writable
+
     def announce_state(self) -> bool:
         """Announce the state of this member. Returns whether it is new."""
-        now_is = (self.state, self.member.epoch, self.primary)
+        role = self.role
+        now_is = (role.state, self.member.epoch, role.primary)
         if now_is == self._announced:
             return False
         self._announced = now_is
@@ -67,7 +69,7 @@ class Office:
 
     def announce_writable(self) -> None:
         """Announce whether batches may be proposed, if that has changed."""
-        writable = self.writable
+        writable = self.role.writable
         if writable != self._writable:
             self._writable = writable
             self.member.emit(WritableChanged(writable))

@@ -20,6 +20,7 @@ from ha.core.effects import (
     Resume,
     SendEntries,
     SendSnapshot,
+    State,
     StoreEntries,
     TermEnded,
     TransferEnded,
@@ -79,8 +80,10 @@ class Primary:
         "_member",
         "_round",
         "_round_at",
+        "_when_active",
         "active",
         "peers",
+        "primary",
         "resigned",
     )
 
@@ -93,10 +96,17 @@ class Primary:
         self._asked_members: Membership | None = None
         self._change: tuple[str, int] | None = None
         self._handover: Handover | None = None
+        self._when_active = State.STANDALONE if member.settings.standalone else State.ACTIVE
         self.active = False
+        self.primary = member.me
         self.resigned = ""
         self.peers: dict[str, Progress] = {}
         self._follow_members(now)
+
+    @property
+    def state(self) -> State:
+        """recovering, active or standalone."""
+        return self._when_active if self.active else State.RECOVERING
 
     @property
     def writable(self) -> bool:
@@ -162,8 +172,9 @@ class Primary:
                 self._advance_commit(now)
             self._feed(progress, now)
             self._ask_witness(now)
-            self._quiesce()
-            self._let_go(now)
+            if self._handover is not None:
+                self._quiesce()
+                self._let_go(now)
             self._raise_learner(progress)
         elif progress.refused(reply, self._member.log, current=reply.round == self._round):
             self._probe(progress, now)

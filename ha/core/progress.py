@@ -26,6 +26,10 @@ class Pace(StrEnum):
     SNAPSHOT = "snapshot"
 
 
+_REPLICATE = Pace.REPLICATE
+"""Asked for with every batch and answer, and a member of an enumeration takes long to look up."""
+
+
 class Progress:
     """One other member, as its primary sees it. Times are in seconds of the monotonic clock.
 
@@ -82,10 +86,12 @@ class Progress:
         match = min(reply.match_index, log.last_index)
         received = min(max(reply.received_index, match), log.last_index)
         grown = match > self.match_index
-        self.match_index = self.acked_index = max(self.match_index, match)
+        if grown:
+            self.match_index = match
+        self.acked_index = self.match_index
         self.received_index = max(self.received_index, received)
-        if self.pace is Pace.PROBE or (self.pace is Pace.SNAPSHOT and received >= log.base_index):
-            self.pace = Pace.REPLICATE
+        if self.pace is not _REPLICATE and (self.pace is Pace.PROBE or received >= log.base_index):
+            self.pace = _REPLICATE
             self.outgoing = None
             self.next_index = self.received_index + 1
         self.next_index = max(self.next_index, self.received_index + 1)
@@ -117,7 +123,7 @@ class Progress:
         sent = self.next_index - 1
         return (
             self.connected
-            and self.pace is Pace.REPLICATE
+            and self.pace is _REPLICATE
             and sent < log.last_index
             and sent - self.match_index < settings.max_inflight_batches
             and log.bytes_between(self.match_index, sent) < settings.max_inflight_bytes

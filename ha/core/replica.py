@@ -427,7 +427,9 @@ class Replica:
 
     def _done(self, now: float) -> list[Effect]:
         """Every input ends here: a primary that must step down does so, and changes are announced."""
-        if isinstance(self._office.role, Primary) and self._office.role.resigned:
-            self._candidacy.retire(now, self._office.role.resigned)
-        self._candidacy.announce()
+        role = self._office.role
+        if isinstance(role, Primary) and role.resigned:
+            self._candidacy.retire(now, role.resigned)
+        if self._office.has_news:
+            self._candidacy.announce()
         return self._member.take()

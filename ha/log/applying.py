@@ -17,7 +17,6 @@ Invariants: batches are passed on once each, by ascending index; the listener is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -38,6 +37,14 @@ from ha.core.settings import MIB
 SLICE_BYTES = 8 * MIB
 _DESCRIPTOR_WAIT_S = 0.05
 _log = Logger(namespace="ha")
+
+
+class Durable(Protocol):
+    """What is known of this broker's disk: `Replica` fulfils it."""
+
+    @property
+    def durable_index(self) -> int:
+        """The highest index that is synced here."""
 
 
 class Owner(Protocol):
@@ -75,7 +82,7 @@ class Applying:
         journal: Journal,
         cache: BatchCache,
         clock: IReactorTime,
-        durable_index: Callable[[], int],
+        replica: Durable,
         base_index: int,
     ) -> None:
         self.applied = self.committed = base_index
@@ -89,7 +96,7 @@ class Applying:
         self._journal = journal
         self._cache = cache
         self._clock = clock
-        self._durable_index = durable_index
+        self._replica = replica
         self._states: deque[tuple[int, State, int, str]] = deque()
         """States to be passed on, each with the index up to which batches come before it."""
         self._answers: list[tuple[Deferred[Any], Any]] = []
@@ -101,7 +108,8 @@ class Applying:
     @property
     def applicable(self) -> int:
         """The index up to which committed batches may be applied: a batch that is not durable here has no place on disk yet."""
-        return min(self.committed, self._durable_index())
+        durable, committed = self._replica.durable_index, self.committed
+        return committed if committed < durable else durable
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Pass on a checkpoint as the first state."""
@@ -235,7 +243,7 @@ class Applying:
         """Drop batches from memory that are not needed there. Once halted, this broker applies none, so committed and durable
         ones are not."""
         if self._cache.nbytes > 2 * self._cache.least_bytes:  # not each time, because it looks at every backup
-            done = self.applicable if self.halted else min(self.applied, self._durable_index())
+            done = self.applicable if self.halted else min(self.applied, self._replica.durable_index)
             self._cache.trim(done + 1, min(done, self._owner.held_by_all()) + 1)
 
     def _next_batches(self) -> list[Batch]:

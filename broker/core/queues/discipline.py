@@ -53,6 +53,10 @@ class Discipline(Protocol):
         """Encoded bytes of the messages alive."""
 
     @property
+    def is_spilled(self) -> bool:
+        """Whether a lane may have bodies that are not in memory (`Lane.spilled`)."""
+
+    @property
     def has_counts(self) -> bool:
         """Whether any message has a delivery count that is not 0."""
 

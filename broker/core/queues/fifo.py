@@ -60,6 +60,11 @@ class Fifo:
         return self.lane.live_bytes
 
     @property
+    def is_spilled(self) -> bool:
+        """Whether the lane may have bodies that are not in memory."""
+        return self.lane.spilled
+
+    @property
     def has_counts(self) -> bool:
         """Whether any message has a delivery count that is not 0."""
         return self.lane.has_counts

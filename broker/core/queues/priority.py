@@ -70,6 +70,11 @@ class Priority:
         return sum(fifo.lane.live_bytes for fifo in self._by_level)
 
     @property
+    def is_spilled(self) -> bool:
+        """Whether a lane may have bodies that are not in memory."""
+        return any(lane.spilled for lane in self.lanes)
+
+    @property
     def has_counts(self) -> bool:
         """Whether any message has a delivery count that is not 0."""
         return any(fifo.lane.has_counts for fifo in self._by_level)

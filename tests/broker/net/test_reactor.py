@@ -99,7 +99,7 @@ class Failing(Protocol):
 async def test_an_error_at_the_end_of_a_socket_is_logged_and_stays_there() -> None:
     """Breaks when it leaves the turn: the sockets that come after it wait for the next one."""
     factory: Any = ServerFactory.forProtocol(Failing)
-    port = listen(reactor, factory, 0, "127.0.0.1")
+    port: Any = listen(reactor, factory, 0, "127.0.0.1")
     with capturedLogs() as logs:
         before = len(reactor.getReaders())
         clients = [socket.create_connection(("127.0.0.1", port.getHost().port)) for _ in range(2)]
