@@ -27,6 +27,8 @@ class AwakeClock:
     def seconds(self) -> float:
         """The time of the clock, without the time in which this process stood still."""
         now_s = self._seconds()
-        self._missed_s += max(0.0, now_s - self._asked_s - self._at_most_s)
+        missed_s = now_s - self._asked_s - self._at_most_s
+        if missed_s > 0:
+            self._missed_s += missed_s
         self._asked_s = now_s
         return now_s - self._missed_s

@@ -33,9 +33,6 @@ class BatchCache:
     def __contains__(self, index: int) -> bool:
         return self.first <= index <= self.last
 
-    def __getitem__(self, index: int) -> bytes:
-        return self._batches[index]
-
     def put(self, index: int, batch: bytes) -> None:
         """Add the next batch."""
         assert index == self.last + 1, f"batch {index} put after {self.last}"
@@ -49,6 +46,19 @@ class BatchCache:
             return None
         batches = self._batches
         return [batches[index] for index in range(first, last + 1)]
+
+    def some(self, first: int, last: int, max_bytes: int) -> list[bytes]:
+        """The batches from `first` on, at most up to `last`, until they make `max_bytes`: at least one. Nothing if `first` is not
+        here."""
+        found: list[bytes] = []
+        if first >= self.first:
+            for index in range(first, min(last, self.last) + 1):
+                batch = self._batches[index]
+                found.append(batch)
+                max_bytes -= len(batch)
+                if max_bytes <= 0:
+                    break
+        return found
 
     def truncate(self, from_index: int) -> None:
         """Drop this batch and all after it."""

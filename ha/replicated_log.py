@@ -226,7 +226,7 @@ class ReplicatedLog:
 
     def propose(self, builder: BatchBuilder) -> int:
         """Seal and replicate a batch; returns its index."""
-        assert self.may_propose, "a batch was proposed while the log takes none"
+        assert self.serving, "a batch was proposed while the log takes none"
         self._applying.held = True
         try:
             return self._propose(builder, None)
@@ -360,6 +360,13 @@ class ReplicatedLog:
         self._effects.extend(effects)
         if self._running or self._stopped:
             return
+        if self._effects or self._members.due is not None:
+            self._execute_all()
+        self._applying.go_on()
+        if self._proposing.declined:
+            self.told()
+
+    def _execute_all(self) -> None:
         self._running = True
         try:
             while self._effects or self._members.due is not None:
@@ -372,9 +379,6 @@ class ReplicatedLog:
             self._end(str(error))  # data that was not saved must not be sent, now or at a later request
         finally:
             self._running = False
-        self._applying.go_on()
-        if self._proposing.declined:
-            self.told()
 
     def _execute(self, effect: Effect) -> None:
         match effect:

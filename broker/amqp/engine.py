@@ -431,9 +431,9 @@ class Engine:
         if self._layer is not None:
             return self._deaf and not self._layer.output
         pending = lib.pn_transport_pending(self.transport)
-        if self._door is not None and self._door.output:
+        if (pending >= 0 and not self._deaf) or (self._door is not None and self._door.output):
             return False
-        return bool(pending < 0 or (pending == 0 and self._deaf and (not self.remote_open or self._refused_by_door)))
+        return bool(pending < 0 or (pending == 0 and (not self.remote_open or self._refused_by_door)))
 
     @property
     def _refused_by_door(self) -> bool:
@@ -542,7 +542,7 @@ class Engine:
         touched: dict[Link, None] = {}
         while True:
             event = peek(collector)
-            if event == NULL:
+            if not event:
                 if not touched:
                     if self._deaf and not self._close_told:
                         self._undecodable()
@@ -572,11 +572,11 @@ class Engine:
                     self._came_late(link_of(delivery), delivery)
                 else:
                     self.told_nothing_new()
-            else:
+            elif kind in _CONTROLS:
                 if touched:
                     self._tell(touched)
                     touched = {}
-                if kind in _CONTROLS and self.alive:
+                if self.alive:
                     self._control(kind, event)
             if not self.alive:
                 return

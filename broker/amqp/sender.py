@@ -34,6 +34,8 @@ from broker.core.links import (
 from broker.core.transactions import TRANSACTIONAL, read_state
 
 _MOST_STATE = (1 << TRANSACTION_SHIFT) - 1
+_CARRY, _SEVEN_BITS = 0x80808080, 0x7F7F7F7F
+"""With the eighth bit of each byte set, a carry passes from one group of seven bits to the next."""
 """States of deliveries above this are none of the standard's (part 3.4): they say nothing about the message."""
 assert (lib.PN_ACCEPTED, lib.PN_REJECTED, lib.PN_RELEASED, lib.PN_MODIFIED) == (ACCEPTED, REJECTED, RELEASED, MODIFIED)
 
@@ -102,6 +104,7 @@ class Sender(Link):
         self.refusals: dict[int, str] = {}
         """On a client's link: id of a rejected delivery -> the peer's reason as "name: text", until the reader removes it."""
         self._next_tag = 0
+        """The last number that was a tag: seven bits a byte, because some clients read tags as text."""
         self.tags_sequences = False
         """Whether the tag of each delivery is its sequence, in 8 bytes, most significant first: a drain's, not a client's."""
         self.traits_of: Callable[[int, int], list[bytes]] | None = None
@@ -189,27 +192,23 @@ class Sender(Link):
         if self.packed:
             self._send_packs(data, offsets, start, stop, sequence, base)
             return
-        handle, ids, number, line = self.handle, self._ids, self._next_tag, self._pieces.line
-        delivery_new, send, advance, settle = lib.pn_delivery, lib.pn_link_send, lib.pn_link_advance, lib.pn_delivery_settle
-        scratch = self.engine.scratch
-        tag, tag_number = scratch.tag, scratch.tag_number
-        wide = self.tags_sequences
+        handle, engine, line, wide = self.handle, self.engine, self._pieces.line, self.tags_sequences
+        delivery_new, send, advance = lib.pn_delivery, lib.pn_link_send, lib.pn_link_advance
+        scratch = engine.scratch
+        tag, tag_number, number = scratch.tag, scratch.tag_number, self._next_tag
         if wide:
             tag, wide_bytes, tags = scratch.wide_tag, scratch.wide_bytes, self._wide_tags(sequence, stop - start)
             size = tag.size = len(tags[0])
         begin = ffi.from_buffer(data) + base
         here = offsets[start]
         first = self.account.sent(sequence, stop - start, presettled)
-        self.engine.messages_out += stop - start
-        self.engine.sent_bytes += offsets[stop] - here
-        for position, delivery_id in zip(range(start + 1, stop + 1), range(first, first + stop - start), strict=True):
-            after = offsets[position]
+        engine.messages_out += stop - start
+        engine.sent_bytes += offsets[stop] - here
+        for delivery_id, after in enumerate(offsets[start + 1 : stop + 1], first):
             if wide:
-                wide_bytes[0:size] = tags[position - start - 1]
+                wide_bytes[0:size] = tags[delivery_id - first]
             else:
-                number = (number + 1) & 0xFFFFFFF
-                # Seven bits a byte: some clients read tags as text.
-                tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
+                tag_number[0] = number = (number | _CARRY) + 1 & _SEVEN_BITS
             delivery = delivery_new(handle, tag)
             if after - here > limits.PIECE_BYTES or line:
                 self._pieces.add(Piecemeal(delivery, data, base + here, base + after, presettled))
@@ -217,9 +216,9 @@ class Sender(Link):
                 send(handle, begin + here, after - here)
                 advance(handle)
                 if presettled:
-                    settle(delivery)
+                    lib.pn_delivery_settle(delivery)
             if not presettled:
-                ids[delivery] = delivery_id
+                self._ids[delivery] = delivery_id
             here = after
         self._next_tag = number
         if not presettled:
@@ -246,7 +245,7 @@ class Sender(Link):
             if end - at > 1:
                 piece = packs.encoded(data, offsets, at, end, base, tags[at - start : end - start])
                 here, after, tag = 0, len(piece), scratch.tag
-                self._next_tag = scratch.tag_number[0] = (self._next_tag + 1) & 0xFFFFFFF
+                self._next_tag = scratch.tag_number[0] = (self._next_tag | _CARRY) + 1 & _SEVEN_BITS
             else:
                 tag = scratch.wide_tag
                 tag.size = size
@@ -290,8 +289,7 @@ class Sender(Link):
             tag.size = len(found)
             scratch.wide_bytes[0 : len(found)] = found
         else:
-            number = self._next_tag = (self._next_tag + 1) & 0xFFFFFFF
-            tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
+            tag_number[0] = self._next_tag = (self._next_tag | _CARRY) + 1 & _SEVEN_BITS
         delivery_id = self.account.sent(sequence, 1, presettled)
         self.engine.messages_out += 1
         delivery = lib.pn_delivery(self.handle, tag)

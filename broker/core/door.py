@@ -70,6 +70,7 @@ HEADER = b"AMQP\x00\x01\x00\x00"
 _HEAD = struct.Struct(">IHHII")
 """Size; data offset and type; channel; descriptor and type of the list of fields; its size, which takes one byte or four."""
 _HEAD_BYTES = _HEAD.size
+_read_head = _HEAD.unpack_from
 _FRAME_HEAD_BYTES = 8
 _PLAIN = 0x0200
 """A frame of AMQP without an extended header."""
@@ -86,7 +87,7 @@ _TRUE, _BOOLEAN = 0x41, 0x56
 """An `echo` that is true begins with one of these."""
 _FIRST8, _FIRST32 = 0x4052, 0x4070
 """The last two bytes of `_HEAD` in the usual dispositions: a role without further bytes, and the type of the first delivery."""
-_IDS32 = struct.Struct(">IxI")
+_read_ids = struct.Struct(">IxI").unpack_from
 """The bytes after that: the first and the last delivery, between them the type of the last one."""
 _LAST32 = _HEAD_BYTES + 4
 """Where this type is."""
@@ -208,7 +209,8 @@ class Door:
         data = bytes(data)  # which costs nothing if it is; a bytearray could not be looked up
         self.more = self.enough = False
         self._left, self.named = self.allowance, 0
-        self.asked.clear()
+        if self.asked:
+            self.asked.clear()
         if self._held:
             data = self._held + data
             self._held = b""
@@ -355,15 +357,12 @@ class Door:
 
     def _admitted(self, data: bytes) -> bytes:
         size, position = len(data), self._through
-        last = size - _HEAD_BYTES
-        max_bytes = self.max_frame_bytes or _ANY_SIZE
-        read, longest, find, looks = _HEAD.unpack_from, limits.TRANSFER_HEAD_BYTES, data.find, self._looks
-        ids, most_named = _IDS32.unpack_from, limits.NAMED_AT_ONCE
+        last, max_bytes, looks = size - _HEAD_BYTES, self.max_frame_bytes or _ANY_SIZE, self._looks
         while position < size:
             if position <= last:
-                nbytes, head, channel, code, extent = read(data, position)
+                nbytes, head, channel, code, extent = _read_head(data, position)
                 if (
-                    (code == _TRANSFER8 or (code == _TRANSFER32 and extent <= longest))
+                    (code == _TRANSFER8 or (code == _TRANSFER32 and extent <= limits.TRANSFER_HEAD_BYTES))
                     and head == _PLAIN
                     and _HEAD_BYTES <= nbytes <= max_bytes
                 ):
@@ -372,7 +371,7 @@ class Door:
                         if size < end <= position + nbytes:
                             self._held, self._through = data[position:], 0
                             return data[:position]
-                        if find(_BUNDLE, position + _LIST8, end) >= 0 and end <= position + nbytes:
+                        if data.find(_BUNDLE, position + _LIST8, end) >= 0 and end <= position + nbytes:
                             self._mark(data, position, position + _LIST, end)
                     position += nbytes
                     continue
@@ -391,16 +390,17 @@ class Door:
                             rest = at + 1
                         elif form == _UINT32 and nbytes >= _IDS32_BYTES:
                             rest = at + 5
-                            first, final = ids(data, position + _HEAD_BYTES)
+                            first, final = _read_ids(data, position + _HEAD_BYTES)
                             named = (final - first & _ANY_SIZE) + 1
                     elif kind == _FIRST8:
                         rest, named = _small_ids(data, position + _HEAD_BYTES)
                     if rest and (
-                        data[rest:stop] in _PLAIN_REST or (find(b"\xe0", rest, stop) < 0 and find(b"\xf0", rest, stop) < 0)
+                        data[rest:stop] in _PLAIN_REST
+                        or (data.find(b"\xe0", rest, stop) < 0 and data.find(b"\xf0", rest, stop) < 0)
                     ):
                         position = stop
                         self.named = named = self.named + named
-                        if named > most_named and position < size:
+                        if named > limits.NAMED_AT_ONCE and position < size:
                             return self._stop(data, position)
                         continue
                 elif (

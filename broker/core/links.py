@@ -122,9 +122,12 @@ class Outgoing:
         """Take the deliveries `first` to `first + count - 1` out of the unsettled ones. Returns their sequences; settled ones are
         skipped."""
         ids, sequences, counts = self._ids, self._sequences, self._counts
-        if ids and ids[0] == first and counts[0] > count:  # the usual case: clients settle in order
+        if ids and ids[0] == first and counts[0] >= count:  # the usual case: clients settle in order
             sequence = sequences[0]
-            ids[0], sequences[0], counts[0] = first + count, sequence + count, counts[0] - count
+            if counts[0] == count:
+                del ids[0], sequences[0], counts[0]
+            else:
+                ids[0], sequences[0], counts[0] = first + count, sequence + count, counts[0] - count
             self.n_unsettled -= count
             return [range(sequence, sequence + count)]
         end = first + count

@@ -52,7 +52,9 @@ def write_output(transport: Any, engine: Engine) -> bool:
             transport.writeSequence(rest)
         return bool(rest)
     sent, all_gone = engine.send_output(transport.socket.send) if is_idle(transport) else (0, False)
-    rest = [] if all_gone else engine.take_output(REST_BYTES)
+    if all_gone:
+        return sent > 0
+    rest = engine.take_output(REST_BYTES)
     if rest:
         transport.writeSequence(rest)
         wait_with_more(transport, engine)

@@ -244,6 +244,7 @@ class Connection(TwistedProtocol):
         if self._gone:
             return
         self.heard = self._clock.seconds()
+        self._turn.is_open = True
         if self._forgiven and not self._unread:
             self._forgiven, self._read_again_s = False, None
             self.engine.expect_within(self.idle_timeout_s)

@@ -315,7 +315,7 @@ class Subscription(LinkEnd):
         link, account, messages = self.link, self.link.account, self.queue.node.messages
         came, retired, said = link.take_outcomes(), link.take_retired(), link.take_notes()
         self._moved_s = self.session.now_s
-        if self._is_full:
+        if (messages is None or messages.order.available or account.draining) and self._is_full:
             self.queue.dispatch_soon()  # the link may have unused credit, and nothing else will start a dispatch
         if self.browse or messages is None:
             for first, count, _, _ in came:

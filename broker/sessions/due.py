@@ -226,6 +226,8 @@ class Due:
 
     def fit(self, messages: Messages, lots: list[Lot], *, browse: bool) -> list[Lot]:
         """Those of these messages that may be delivered now. The others stay acquired, if they were, without a consumer."""
+        if not (messages.has_times or (self._queue.node.delivery_limit and messages.order.has_counts)):
+            return lots
         given, over = lots, _Over()
         for unfit in self._tests(messages, over, [(lot.first_seq, lot.n_messages) for lot in lots]):
             lots = without(lots, unfit)

@@ -35,6 +35,8 @@ class Turn:
         self._dirty: dict[Output, None] = {}
         self._waiting: dict[Dispatching, None] = {}
         self._call: Any = None
+        self.is_open = False
+        """Whether the caller of this code calls `flush` at its end."""
 
     def touch(self, connection: Output) -> None:
         """This connection has output."""
@@ -47,7 +49,7 @@ class Turn:
     def dispatch_soon(self, queue: Dispatching) -> None:
         """Dispatch the queue at the end of this turn, or in the next one."""
         self._waiting[queue] = None
-        if self._call is None:
+        if self._call is None and not self.is_open:
             self._call = self._clock.callLater(0, self._next)
 
     def _next(self) -> None:
@@ -56,6 +58,7 @@ class Turn:
 
     def flush(self) -> None:
         """Dispatch the registered queues, then write each connection's output once."""
+        self.is_open = False  # when output has left, queues may be registered that only the next turn gives out
         while self._waiting:
             waiting, self._waiting = self._waiting, {}
             for queue in waiting:

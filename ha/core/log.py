@@ -20,7 +20,17 @@ from ha.core.messages import Entry
 class Log:
     """The entries after `base_index`, whose own epoch is `base_epoch`; `members` are in force at the base."""
 
-    __slots__ = ("_bytes_to", "_epochs", "_memberships", "_records_to", "_starts", "base_index", "last_epoch", "last_index")
+    __slots__ = (
+        "_bytes_to",
+        "_epochs",
+        "_memberships",
+        "_records_to",
+        "_starts",
+        "base_index",
+        "last_epoch",
+        "last_index",
+        "members",
+    )
 
     def __init__(
         self, members: Membership, snapshot_index: int = 0, snapshot_epoch: int = 0, members_index: int | None = None
@@ -38,16 +48,13 @@ class Log:
         self._bytes_to = array("Q", (0,))
         self._records_to = array("Q", (0,))
         self._memberships = [(index if members_index is None else members_index, members)]
+        self.members = members
+        """The membership in force: the last one in the log, committed or not (dissertation §4.1)."""
 
     @property
     def first_index(self) -> int:
         """The index of the oldest retained entry, or of the next entry if there is none."""
         return self.base_index + 1
-
-    @property
-    def members(self) -> Membership:
-        """The membership in force: the last one in the log, committed or not (dissertation §4.1)."""
-        return self._memberships[-1][1]
 
     @property
     def members_index(self) -> int:
@@ -75,6 +82,7 @@ class Log:
         self._records_to.append(self._records_to[-1] + entry.n_records)
         if entry.members is not None:
             self._memberships.append((entry.index, entry.members))
+            self.members = entry.members
 
     def truncate(self, from_index: int) -> None:
         """Remove the entry at `from_index` and all after it. A membership among them is no longer in force."""
@@ -88,6 +96,7 @@ class Log:
             self._epochs.pop()
         while self._memberships[-1][0] >= from_index:
             self._memberships.pop()
+        self.members = self._memberships[-1][1]
         self.last_index = from_index - 1
         self.last_epoch = self._epochs[-1]
 

@@ -81,6 +81,7 @@ class Primary:
         "_round",
         "_round_at",
         "_when_active",
+        "_witness",
         "active",
         "peers",
         "primary",
@@ -154,7 +155,8 @@ class Primary:
     def stored(self, now: float) -> None:
         """More of the own log is on disk."""
         self._advance_commit(now)
-        self._ask_witness(now)
+        if self._witness is not None:
+            self._ask_witness(now, self._witness)
         self._let_go(now)
 
     def append_reply(self, now: float, sender: str, reply: AppendReply) -> None:
@@ -170,8 +172,10 @@ class Primary:
         if reply.accepted:
             if progress.accepted(reply, self._member.log):
                 self._advance_commit(now)
-            self._feed(progress, now)
-            self._ask_witness(now)
+            if progress.next_index <= self._member.log.last_index:
+                self._feed(progress, now)
+            if self._witness is not None:
+                self._ask_witness(now, self._witness)
             if self._handover is not None:
                 self._quiesce()
                 self._let_go(now)
@@ -203,7 +207,8 @@ class Primary:
             held_up = handover.sent_at is None and member.durable_index < member.log.last_index
             why = ": the disk of the primary has not taken its last batches (it may be full, or slow)" if held_up else ""
             self._call_off(f"{handover.candidate} has not taken over within {handover.deadline - handover.began:.3g} s{why}")
-        self._ask_witness(now)
+        if self._witness is not None:
+            self._ask_witness(now, self._witness)
         self._check_quorum(now)
 
     def connected(self, now: float, peer: str) -> None:
@@ -304,13 +309,15 @@ class Primary:
             or (Asking if address == witness else Progress)(address, next_index, now, address in member.connected)
             for address in others
         }
+        asked = self.peers.get(witness)
+        self._witness = asked if isinstance(asked, Asking) else None
 
     def _feed(self, progress: Progress, now: float) -> None:
         """Send the available batches as far as the limits allow, without waiting for answers (dissertation §10.2.1)."""
         if isinstance(progress, Asking):
             return  # the witness is asked in `_ask_witness`: only if needed, and only about entries that are on this disk alone
         member, log, settings = self._member, self._member.log, self._member.settings
-        while progress.has_room(log, settings):
+        while progress.next_index <= log.last_index and progress.has_room(log, settings):
             prev_index = progress.next_index - 1
             prev_epoch = log.epoch_at(prev_index)
             if prev_epoch is None:
@@ -351,10 +358,9 @@ class Primary:
         )
         member.send(progress.address, append)
 
-    def _ask_witness(self, now: float) -> None:
-        """Ask the witness, if there is one, to attest what is on this disk, if that is needed."""
-        witness = self.peers.get(self._member.log.members.witness)
-        if isinstance(witness, Asking) and witness.connected:
+    def _ask_witness(self, now: float, witness: Asking) -> None:
+        """Ask the witness to attest what is on this disk, if that is needed."""
+        if witness.connected:
             index = witness.question(self._member, self.peers, now, again=False)
             if index:
                 self._send_attest(witness, index, 0)
@@ -384,6 +390,8 @@ class Primary:
     def _advance_commit(self, now: float) -> None:
         """Commit the entries that a majority of the voters in force has on disk, if they are of this epoch (§5.4.2)."""
         member = self._member
+        if member.commit_index == member.log.last_index:
+            return
         index = held_by_majority(
             [member.durable_index if voter == member.me else self.peers[voter].match_index for voter in member.log.members.voters]
         )

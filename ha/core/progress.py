@@ -119,12 +119,11 @@ class Progress:
         return True
 
     def has_room(self, log: Log, settings: ReplicaSettings) -> bool:
-        """Whether more may be sent: there are more batches, and those in flight are within the limits."""
+        """Whether more batches may be sent, if there are any: those in flight are within the limits."""
         sent = self.next_index - 1
         return (
             self.connected
             and self.pace is _REPLICATE
-            and sent < log.last_index
             and sent - self.match_index < settings.max_inflight_batches
             and log.bytes_between(self.match_index, sent) < settings.max_inflight_bytes
         )

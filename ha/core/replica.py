@@ -364,15 +364,15 @@ class Replica:
 
     def _on_message(self, now: float, sender: str, message: Message) -> None:
         """A message of this epoch, or of an older one."""
-        assert not isinstance(message, PreVote | PreVoteReply | Vote)
+        assert not isinstance(message, (PreVote, PreVoteReply, Vote))
         role = self._office.role
         current = message.epoch == self._member.epoch
         match message:
-            case Append() | SnapshotChunk() | Attest():
-                self._on_primary(now, sender, message)
             case AppendReply():
                 if current and isinstance(role, Primary):
                     role.append_reply(now, sender, message)
+            case Append() | SnapshotChunk() | Attest():
+                self._on_primary(now, sender, message)
             case SnapshotReply():
                 if current and isinstance(role, Primary):
                     role.snapshot_reply(now, sender, message)

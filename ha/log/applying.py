@@ -250,14 +250,8 @@ class Applying:
         first, last = self.applied + 1, self.applicable
         if self._states:
             last = min(last, max(self._states[0][0], first))
-        if first in self._cache:
-            nbytes, stop = 0, first
-            while stop <= last and stop in self._cache and nbytes < SLICE_BYTES:
-                nbytes += len(self._cache[stop])
-                stop += 1
-            found = self._cache.span(first, stop - 1)
-            assert found is not None
-        else:
+        found = self._cache.some(first, last, SLICE_BYTES)
+        if not found:
             # Batches in memory may be truncated and rewritten on disk at this moment; earlier ones do not change.
             found = self._journal.read(first, min(last, self._cache.first - 1), SLICE_BYTES)
             if not found:

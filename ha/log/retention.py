@@ -160,14 +160,15 @@ class Retention:
         more often: a fast disk can lose all of it between two looks."""
         if self._stopped:
             return
-        if self._facts.log.bytes_between(self._asked_index, self._facts.applied) > self._reserve // SPARE:
+        log, applied = self._facts.log, self._facts.applied
+        if log.bytes_between(self._asked_index, applied) > self._reserve // SPARE:
             self._watch_room()
         if self._look_call is not None:
             return
         wait_s = self._looked_s + LOOK_S - self._clock.seconds()
         if wait_s <= 0:
             self.look()
-        elif self._is_uncovered() or self._changed_bytes() > min(self._file, self.checkpoint_bytes) // 4:
+        elif self._is_uncovered() or self._changed_bytes(log, applied) > min(self._file, self.checkpoint_bytes) // 4:
             self._look_call = self._clock.callLater(wait_s, self.look)
 
     def cover(self) -> None:
@@ -179,9 +180,9 @@ class Retention:
         covered = self._journal.checkpoint
         return (0 if covered is None else covered.index) < self._to_cover
 
-    def _changed_bytes(self) -> int:
+    def _changed_bytes(self, log: Log, applied: int) -> int:
         """The bytes added or removed since the last look."""
-        came = self._facts.log.bytes_between(self._looked_index, self._facts.applied)
+        came = log.bytes_between(self._looked_index, applied)
         return max(came, abs(self._listener.live_bytes() - self._looked_live))
 
     def _retry(self) -> None:

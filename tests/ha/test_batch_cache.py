@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,11 +44,15 @@ def test_a_cache_holds_what_a_dictionary_would(actions: list[tuple[str, int]], f
                 plain, following = {}, number
     assert cache.nbytes == sum(map(len, plain.values()))
     assert [index for index in range(60) if index in cache] == sorted(plain)
-    assert all(cache[index] == batch for index, batch in plain.items())
+    assert all(cache.span(index, index) == [batch] for index, batch in plain.items())
     asked = range(first, last + 1)
     if first <= last:
         held = all(index in plain for index in asked)
         assert cache.span(first, last) == ([plain[index] for index in asked] if held else None)
+        there = list(takewhile(plain.__contains__, asked))
+        some = cache.some(first, last, 50)
+        assert some == [plain[index] for index in there[: len(some)]]
+        assert len(some) == len(there) or sum(map(len, some[:-1])) < 50 <= sum(map(len, some)), "as many as make that size"
 
 
 def test_a_gap_is_our_own_bug() -> None:
