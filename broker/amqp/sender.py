@@ -332,7 +332,7 @@ class Sender(Link):
         if delivery_id is None:
             self.engine.told_nothing_new()
             return
-        if delivery in self._counts:
+        if self._counts and delivery in self._counts:
             self._pack_came(delivery, delivery_id)
             return
         settled, outcome = lib.pn_delivery_settled(delivery), lib.pn_delivery_remote_state(delivery)

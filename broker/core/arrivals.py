@@ -74,7 +74,10 @@ class _Layout:
         """Length without the body, and bytes at the places -> PLAIN or TIMED."""
 
     def kinds(self, messages: Sequence[bytes]) -> list[int | None]:
-        """The result for each message; None if there is none."""
+        """The result for each message; None if there is none. Most producers send messages that are alike."""
+        each = (map(len, messages), map(self._size_at, messages), map(self._bytes_at, messages))
+        if all(len(set(found)) == 1 for found in each):
+            return [self.results.get(self._key_of(messages[0]))] * len(messages)
         without_body = map(sub, map(len, messages), map(int.from_bytes, map(self._size_at, messages)))
         return list(map(self.results.get, zip(without_body, map(self._bytes_at, messages), strict=True)))
 
@@ -82,7 +85,10 @@ class _Layout:
         """This is the result for messages like this one."""
         if len(self.results) >= MAX_RESULTS:
             self.results.clear()
-        self.results[len(data) - int.from_bytes(self._size_at(data)), self._bytes_at(data)] = kind
+        self.results[self._key_of(data)] = kind
+
+    def _key_of(self, data: bytes) -> tuple[int, Any]:
+        return len(data) - int.from_bytes(self._size_at(data)), self._bytes_at(data)
 
 
 class Arrivals:
@@ -106,17 +112,18 @@ class Arrivals:
         return [at for at, kind in enumerate(kinds) if kind == ODD and self._has_fault(messages[at])], True
 
     def _by_layout(self, messages: Sequence[bytes]) -> list[int]:
-        kinds: list[int | None] = [None] * len(messages)
+        kinds: list[int | None] = []
         for layout in self._layouts:
-            missed = [at for at, kind in enumerate(kinds) if kind is None]
-            if len(missed) == len(kinds):
+            if not kinds:
                 kinds = layout.kinds(messages)
             else:
+                missed = [at for at, kind in enumerate(kinds) if kind is None]
                 for at, kind in zip(missed, layout.kinds([messages[at] for at in missed]), strict=True):
                     kinds[at] = kind
             if None not in kinds:
                 break
         else:
+            kinds = kinds or [None] * len(messages)
             missed = [at for at, kind in enumerate(kinds) if kind is None]
             self._balance -= len(missed)
             for at in missed[:1]:
