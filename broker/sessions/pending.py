@@ -53,6 +53,7 @@ class Waits:
         "commands",
         "going",
         "held",
+        "lag_s",
         "letters",
         "nbytes",
         "proposed_s",
@@ -76,7 +77,8 @@ class Waits:
         """Bytes of messages in the batch."""
         self.letters = 0
         """How many of these bytes are dead letters."""
-        self.proposed_s = 0.0
+        self.proposed_s = self.lag_s = 0.0
+        """When the batch was proposed, and by how much the reactor was late then."""
 
     def settle_links(self) -> None:
         """Producers get their outcome, and consumers their settlement."""
@@ -123,6 +125,8 @@ class Pending:
         self._proposed: deque[tuple[int, Waits]] = deque()
         self._turn_call: Any = None
         self._turn_is_late = False
+        self._due_s = self._lag_s = 0.0
+        """When the call is due, and by how much the reactor was late with the last one."""
         self._passages: dict[str, Passage] = {}
         """Exchanges that messages of the next batch go through, and that number or keep them."""
         self._going: Counter[str] = Counter()
@@ -231,10 +235,13 @@ class Pending:
             self.cut()
         late = not self._full and self._may_wait()
         if self._turn_call is None:
-            self._turn_call = self._clock.callLater(DEQUEUE_DELAY_S if late else 0, self._turn)
+            delay_s = DEQUEUE_DELAY_S if late else 0
+            self._turn_call = self._clock.callLater(delay_s, self._turn)
+            self._due_s = self._clock.seconds() + delay_s
             self._turn_is_late = late
         elif self._turn_is_late and not late:
             self._turn_call.reset(0)
+            self._due_s = self._clock.seconds()
             self._turn_is_late = False
 
     def cut(self) -> None:
@@ -255,6 +262,7 @@ class Pending:
 
     def _turn(self) -> None:
         self._turn_call = None
+        self._lag_s = max(0.0, self._clock.seconds() - self._due_s)
         self.pump()
 
     def pump(self) -> None:
@@ -271,6 +279,7 @@ class Pending:
                 self.builder, self.waits = BatchBuilder(), Waits()
             if builder:
                 waits.proposed_s = self.moved_s = self._clock.seconds()
+                waits.lag_s = self._lag_s
                 index = log.propose(builder)
                 self._proposed.append((index, waits))
             else:
@@ -300,7 +309,7 @@ class Pending:
             self.letter_bytes -= waits.letters
             self._inflow.letter_bytes -= waits.letters
             if waits.nbytes:
-                self._pace.took(waits.nbytes, self._clock.seconds() - waits.proposed_s)
+                self._pace.took(waits.nbytes, self._clock.seconds() - waits.proposed_s, waits.lag_s)
             waits.settle_links()
             for origin, sequences in waits.held:
                 self._arriving.applied(origin, sequences)

@@ -155,6 +155,18 @@ def test_after_a_batch_that_took_long_the_next_ones_are_smaller(rig: Rig) -> Non
         rig.log.commit()
 
 
+def test_after_a_batch_that_a_busy_reactor_held_up_the_next_ones_are_as_large(rig: Rig) -> None:
+    """Breaks when a broker with many producers makes small batches, because its turns are long."""
+    message = b"x" * (limits.BATCH_TARGET_BYTES // 4)
+    for _ in range(3):
+        for _ in range(4):
+            rig.put(message)
+        rig.clock.advance(SLOW_S)  # the turn before was so long
+        assert [Batch.parse(data).header.n_records for data in rig.log.waiting] == [4]
+        rig.clock.advance(2 * SLOW_S)
+        rig.log.commit()
+
+
 def test_a_log_that_takes_no_more_gets_the_rest_when_it_does(rig: Rig) -> None:
     rig.log.window = 1
     for n in range(3):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.core import limits
-from broker.core.pace import LEAST_BYTES, QUICK_S, SLOW_S, Pace
+from broker.core.pace import LEAST_BYTES, QUICK_S, SLOW_S, TURNS, Pace
 
 MOST = limits.BATCH_TARGET_BYTES
 
@@ -45,3 +45,15 @@ def test_in_between_it_stays() -> None:
     pace.took(MOST, 2 * SLOW_S)
     pace.took(MOST, (SLOW_S + QUICK_S) / 2)
     assert pace.batch_bytes == MOST // 2
+
+
+def test_the_turns_of_a_busy_reactor_do_not_count() -> None:
+    """Breaks when a broker that is busy with many producers makes its batches small, which makes it busier still."""
+    pace = Pace()
+    lag_s = SLOW_S
+    pace.took(MOST, 0.9 * SLOW_S + TURNS * lag_s, lag_s)
+    assert pace.batch_bytes == MOST
+    pace.took(MOST, 0.9 * SLOW_S + TURNS * lag_s, lag_s / 2)
+    assert pace.batch_bytes == MOST // 2
+    pace.took(MOST, QUICK_S / 2 + TURNS * lag_s, lag_s)
+    assert pace.batch_bytes == MOST
