@@ -24,6 +24,13 @@ def test_the_keys_are_those_of_rfc_5802() -> None:
     assert derive(SHA_512, "pencil", b"salt" * 4).stored != keys.stored
 
 
+def test_what_calculates_is_loaded_once_for_each_mechanism() -> None:
+    """Most commands do not need it, and it takes long to load."""
+    users.scram.cache_clear()
+    found = users.scram(SHA_256)
+    assert users.scram(SHA_256) is found is not users.scram(SHA_512)
+
+
 def _is_name(text: str) -> bool:
     try:
         return users.name_of(text) == text

@@ -250,6 +250,7 @@ class Orders:
         for block in blocks:
             for run in block.bodies:
                 assert list(block.stretches(*block.bounds(run))), "the body of a run that is dead"
+        assert self.order.is_spilled == any(lane.spilled for lane in self.order.lanes)
         for lane in self.order.lanes:
             if not lane.spilled:
                 assert all(lane.lot_of(s) is not None for s in alive_in(lane) if self.model[s][1] == "available")
