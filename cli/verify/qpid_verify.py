@@ -42,6 +42,7 @@ from broker.secret_files import warnings
 from broker.tls_files import FILES, TlsFiles
 from cli import endings, options
 from cli.output import figures, note, show_json, warn, window
+from cli.verify import interrupts
 from cli.verify.core.checker import Report
 from cli.verify.core.measures import Latency
 from cli.verify.queues import NotServed, NotSo, Queues
@@ -177,8 +178,7 @@ def command(form: str, **options: Any) -> None:
         tempfile.gettempdir()
     except FileNotFoundError:  # the clients' processes are told by a socket in it what to do
         raise SettingsError("no folder for temporary files can be written: name one in TMPDIR") from None
-    for signaled in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signaled, signal.default_int_handler)
+    interrupts.take(signal.SIGTERM, signal.SIGHUP)
     logging.getLogger("proton").setLevel(logging.CRITICAL)  # the errors below report the same
     try:
         with _queues(settings) as queues:
