@@ -99,7 +99,7 @@ class MonotonicEPollReactor(epollreactor.EPollReactor):
 
 def _failed(number: int) -> None:
     """An error came out of the handling of this socket: the others go on."""
-    _log.failure("while socket {number} was served", number=number)
+    _log.failure("an error in this program, while it served socket {number}", number=number)
 
 
 class Urgent:

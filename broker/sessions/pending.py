@@ -219,7 +219,7 @@ class Pending:
 
     @property
     def _has_to_propose(self) -> bool:
-        """Whether anything waits to be proposed, or for what is proposed."""
+        """Whether there is content for a batch, or a call that waits for the next commit."""
         return bool(self._full or self._passages or self.waits.calls or self.waits.returns or self.builder)
 
     def _all_waits(self) -> tuple[Waits, ...]:
