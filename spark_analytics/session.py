@@ -27,6 +27,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.errors import PySparkException
 from pyspark.find_spark_home import _find_spark_home
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import spark_analytics
@@ -200,6 +201,8 @@ def _quick(work: Work) -> dict[str, str]:
         "spark.sql.optimizer.excludedRules": _needless() if work == "short" else "",
         # PySpark would send Java the place in our code for each of some thousand columns.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
+        # Java would take a stack for each of these columns, to name the method of ours in an error of Spark.
+        "spark.sql.dataFrameQueryContext.enabled": "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": Path(tempfile.gettempdir(), "qpid-lag-warehouse").as_uri(),
     }
@@ -251,6 +254,8 @@ def _ready(spark: SparkSession) -> SparkSession:
         spark.sparkContext.setLocalProperty(f"callSite.{form}", "qpid-lag")
     # When Java ends, each thread that waits for an answer would log it. `ends` reports it once.
     logging.getLogger().addHandler(logging.NullHandler())
+    for context in ("DataFrame", "SQL"):  # PySpark would write Java's whole stack to standard error. `ends` tells the reason.
+        PySparkLogger.getLogger(f"{context}QueryContextLogger").disabled = True
     spark.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     return spark
 

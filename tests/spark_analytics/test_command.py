@@ -14,14 +14,19 @@ from types import SimpleNamespace
 import pyspark
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from cli.lag.qpid_lag import main
 from cli.lag.shell import drawn, put
-from spark_analytics import archive, locations, sources, tail
+from spark_analytics import archive, locations, session, sources, tail
 from spark_analytics.errors import Refused, WrongUsage
 from spark_analytics.jobs import spans
 from spark_analytics.session import java_version
+
+NAMES_METHOD = "spark.sql.dataFrameQueryContext.enabled"
+"""Whether an error names the method that made the column; a caller of spark-submit may want it."""
 
 
 def run(*arguments: str) -> Result:
@@ -178,6 +183,23 @@ def test_of_an_error_the_line_is_told_that_says_what_happened() -> None:
     }
     for text, line in cases.items():
         assert locations.first_line(RuntimeError(text)) == line
+
+
+@pytest.mark.parametrize("named", ["true", "false"], ids=["Spark names the method", "and does not"])
+def test_an_error_of_a_calculation_is_told_in_one_line_and_java_s_stack_is_not_written(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str], named: str
+) -> None:
+    usual = spark.conf.get(NAMES_METHOD)
+    spark.conf.set(NAMES_METHOD, named)
+    try:
+        with pytest.raises(PySparkException) as failed:
+            spark.range(1).select(F.lit(1) / F.col("id")).collect()
+    finally:
+        spark.conf.set(NAMES_METHOD, usual or "")
+    told = session.why(failed.value)
+    assert told.startswith("Spark failed: [DIVIDE_BY_ZERO] Division by zero.")
+    assert "\n" not in told
+    assert capsys.readouterr() == ("", "")
 
 
 def test_the_bar_shows_how_much_of_the_running_stages_is_done() -> None:
