@@ -20,7 +20,8 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise, repeat
+from operator import rshift
 from typing import NamedTuple, Protocol
 
 from broker.core.queues.residency import RUN_BYTES
@@ -305,11 +306,11 @@ class Block:
             self.file_starts, self.file_numbers = [0], [first]
             return
         self.file_starts, self.file_numbers = [], []
-        for start, place in zip(self.run_starts, self.places, strict=True):
-            file = place >> FILE_SHIFT
-            if not self.file_numbers or self.file_numbers[-1] != file:
-                self.file_starts.append(start)
-                self.file_numbers.append(file)
+        run = 0
+        for file, places in groupby(map(rshift, self.places, repeat(FILE_SHIFT))):
+            self.file_starts.append(self.run_starts[run])
+            self.file_numbers.append(file)
+            run += len(list(places))
 
     def next_in(self, file: int, position: int) -> int:
         """The first message at `position` or later whose run is in this file; the number of messages if there is none."""

@@ -532,32 +532,43 @@ class Lane:
                     pieces.setdefault(run, []).append(move)
         starts, places, crcs = array("I"), array("Q"), array("I")
         bodies: dict[int, tuple[bytes, int]] = {}
-        for run in range(len(block.run_starts)):
+        with_bodies = iter([*sorted(block.bodies), -1])
+        next_body, done = next(with_bodies), 0
+
+        def keep(stop: int) -> None:
+            """The runs from `done` up to this one stay where they are."""
+            nonlocal next_body
+            shift = len(starts) - done
+            starts.extend(block.run_starts[done:stop])
+            places.extend(block.places[done:stop])
+            crcs.extend(block.crcs[done:stop])
+            while 0 <= next_body < stop:
+                bodies[next_body + shift] = block.bodies[next_body]
+                next_body = next(with_bodies)
+
+        def put(position: int, place: int, crc: int) -> None:
+            starts.append(position)
+            places.append(place)
+            crcs.append(crc)
+
+        for run, here in pieces.items():  # ascending, as the moves are
+            keep(run)
+            done = run + 1
+            body = None
+            if next_body == run:
+                body, next_body = block.bodies[run], next(with_bodies)
             lo, hi = block.bounds(run)
-            here = pieces.get(run)
-            if here is None:
-                if run in block.bodies:
-                    bodies[len(starts)] = block.bodies[run]
-                starts.append(lo)
-                places.append(block.places[run])
-                crcs.append(block.crcs[run])
-                continue
             for move in here:
                 position = move.first_seq - block.first_seq
                 if position > lo:
-                    starts.append(lo)
-                    places.append(0)
-                    crcs.append(0)
-                if run in block.bodies and next(block.stretches(position, position + move.n_messages), None) is not None:
-                    bodies[len(starts)] = block.bodies[run]
-                starts.append(position)
-                places.append(move.place)
-                crcs.append(move.crc)
+                    put(lo, 0, 0)
+                if body is not None and next(block.stretches(position, position + move.n_messages), None) is not None:
+                    bodies[len(starts)] = body
+                put(position, move.place, move.crc)
                 lo = position + move.n_messages
             if lo < hi:
-                starts.append(lo)
-                places.append(0)
-                crcs.append(0)
+                put(lo, 0, 0)
+        keep(len(block.run_starts))
         held = block.held
         block.run_starts, block.places, block.crcs, block.bodies = starts, places, crcs, bodies
         block.rotten = None
