@@ -1,5 +1,6 @@
 """What the committed log says, and the faults that are found in logs that say otherwise."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.simulation.checks.reference import Reference, digest_of, has_rot, siz
 from tests.simulation.history import History, Key, body
 
 
-def nowhere(place: int, nbytes: int) -> bytes:
+def nowhere(spans: Sequence[tuple[int, int]]) -> list[bytes]:
     raise AssertionError("everything is in memory")
 
 
@@ -120,11 +121,11 @@ def test_a_body_that_has_rotted_on_its_disk_is_told_from_a_state_that_is_wrong(l
     data, base = block.bodies.pop(0)
     block.places[0] = 1 << FILE_SHIFT
 
-    def read(place: int, nbytes: int) -> bytes:
+    def read(spans: Sequence[tuple[int, int]]) -> list[bytes]:
         if how == "unreadable":
             raise OSError("no such page")
-        body = data[base : base + nbytes]
-        return body if how == "not at all" else bytes((body[0] ^ 1,)) + body[1:]
+        bodies = [data[base : base + nbytes] for _, nbytes in spans]
+        return bodies if how == "not at all" else [bytes((body[0] ^ 1,)) + body[1:] for body in bodies]
 
     assert has_rot(log.state, read) == (how != "not at all")
     log.history.taken(key(1))

@@ -174,7 +174,7 @@ def test_a_snapshot_of_what_lies_on_disk_holds_places_and_no_message() -> None:
     assert {file: n for file, n in other.live_by_file.items() if n} == {0: 7, 1: 7000}
     for number in (1, 2):
         lanes = [each.messages[number].order.lanes[0] for each in (state, other)]
-        assert list(all_messages(lanes[1], files.read)) == list(all_messages(lanes[0], files.read))
+        assert list(all_messages(lanes[1], files.read_spans)) == list(all_messages(lanes[0], files.read_spans))
     assert (other.messages[1].enqueued, other.messages[1].enqueued_bytes) == (7, 6007)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -30,7 +30,7 @@ from broker.core.records import AVAILABLE, EXPIRES, Batch, Kind, Run
 from broker.core.state import State
 from broker.core.values import decode
 from broker.disk.bodies import Unreadable
-from tests.broker.core.queues.files import all_messages
+from tests.broker.core.queues.files import Read, all_messages
 from tests.simulation.checks.book import Book
 from tests.simulation.checks.owners import Owners, digest_of_group, hash_of
 from tests.simulation.checks.passing import Passing
@@ -751,7 +751,7 @@ def described(uuid: str, arguments: dict[str, Any], alternate: str) -> int:
     return hash(("described", uuid, json.dumps(arguments, sort_keys=True), alternate))
 
 
-def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
+def digest_of(state: State, read: Read) -> int:
     """The digest of a broker's whole state, comparable with `Reference.digests`. `read` reads from its disk."""
     found = 0
     for uuid, queue in state.definitions.queues.items():
@@ -786,17 +786,17 @@ def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
     return found & _MASK
 
 
-def has_rot(state: State, read: Callable[[int, int], bytes]) -> bool:
+def has_rot(state: State, read: Read) -> bool:
     """Whether a body of this state that is not in memory cannot be read from its broker's disk, or has another checksum there."""
     for messages in state.messages.values():
         for block in chain.from_iterable(lane.blocks for lane in messages.order.lanes):
-            for run in range(len(block.run_starts)):
-                alive = next(block.stretches(*block.bounds(run)), None) is not None
-                if alive and block.body(run) is None:
-                    try:
-                        found = google_crc32c.value(read(block.places[run], block.run_bytes(run)))
-                    except (OSError, Unreadable):
-                        return True
-                    if found != block.crcs[run]:
-                        return True
+            runs = range(len(block.run_starts))
+            alive = (run for run in runs if next(block.stretches(*block.bounds(run)), None) is not None)
+            away = [run for run in alive if block.body(run) is None]
+            try:
+                found = read([(block.places[run], block.run_bytes(run)) for run in away]) if away else []
+            except (OSError, Unreadable):
+                return True
+            if any(google_crc32c.value(data) != block.crcs[run] for run, data in zip(away, found, strict=True)):
+                return True
     return False

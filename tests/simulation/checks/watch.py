@@ -65,6 +65,7 @@ from ha.received import members_in
 from ha.replicated_log import ReplicatedLog
 from ha.service import Process
 from tests.broker.clients import MemoryLog
+from tests.broker.core.queues.files import Read
 from tests.simulation.checks.accounting import Totals, account
 from tests.simulation.checks.book import Book
 from tests.simulation.checks.consensus import Consensus, StoredEntry
@@ -691,12 +692,10 @@ class Checks:
                     self.faults.append(f"acquired: {queue.keys[sequence]} is kept for a consumer that is gone")
 
 
-def _reader(ledger: Ledger) -> Callable[[int, int], bytes]:
-    """What gives the bytes at a place on the disk of this ledger's log."""
+def _reader(ledger: Ledger) -> Read:
+    """What gives the bytes at places on the disk of this ledger's log."""
     log = ledger.log
-    if isinstance(log, ReplicatedLog):
-        return lambda place, nbytes: log.journal.read_spans([(place, nbytes)])[0]
-    return cast(MemoryLog, log).files.read
+    return log.journal.read_spans if isinstance(log, ReplicatedLog) else cast(MemoryLog, log).files.read_spans
 
 
 def _has(holder: Sender | None, order: Discipline, sequence: int) -> bool:

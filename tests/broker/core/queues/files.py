@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import google_crc32c
 
-from broker.core.queues.blocks import FILE_SHIFT, Lot
+from broker.core.queues.blocks import FILE_SHIFT, Block, Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
 
@@ -37,6 +37,10 @@ class Files:
         content, offset = self.contents[place >> FILE_SHIFT], place & (1 << FILE_SHIFT) - 1
         assert offset + nbytes <= len(content)
         return bytes(content[offset : offset + nbytes])
+
+    def read_spans(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes at each (place, length)."""
+        return [self.read(place, nbytes) for place, nbytes in spans]
 
 
 def append(
@@ -70,20 +74,30 @@ def lots_of(order: Discipline) -> Iterator[Lot]:
                     yield Lot(block, lo, hi, *block.bodies[run])
 
 
-def all_messages(lane: Lane, read: Callable[[int, int], bytes]) -> Iterator[tuple[int, bytes]]:
-    """Sequence and bytes of all messages alive, from memory or from where they lie."""
+Read = Callable[[Sequence[tuple[int, int]]], list[bytes]]
+"""Gives the bytes at each (place, length)."""
+
+
+def all_messages(lane: Lane, read: Read) -> Iterator[tuple[int, bytes]]:
+    """Sequence and bytes of all messages alive, from memory or from where they lie; what lies there is read by the block."""
     for block in lane.blocks:
-        end, body = 0, (b"", 0)
-        for first, stop in block.stretches(0, block.stop):
-            lo = first
-            while lo < stop:
-                if lo >= end:
-                    run = block.run_of(lo)
-                    start, end = block.bounds(run)
-                    body = block.body(run) or (read(block.places[run], block.run_bytes(run)), -block.offsets[start])
-                hi = min(stop, end)
-                yield from enumerate(Lot(block, lo, hi, *body).messages(), block.first_seq + lo)
-                lo = hi
+        parts: list[tuple[int, int, int]] = []
+        for start, stop in block.stretches(0, block.stop):
+            for run in range(block.run_of(start), block.run_of(stop - 1) + 1):
+                lo, hi = block.bounds(run)
+                parts.append((run, max(start, lo), min(stop, hi)))
+        bodies = bodies_of(block, [run for run, _, _ in parts], read)
+        for run, first, end in parts:
+            yield from enumerate(Lot(block, first, end, *bodies[run]).messages(), block.first_seq + first)
+
+
+def bodies_of(block: Block, runs: Iterable[int], read: Read) -> dict[int, tuple[bytes, int]]:
+    """The bodies of these runs, from memory or from where they lie."""
+    found = {run: block.body(run) for run in runs}
+    away = [run for run, body in found.items() if body is None]
+    data = read([(block.places[run], block.run_bytes(run)) for run in away]) if away else []
+    here = {run: body for run, body in found.items() if body is not None}
+    return here | {run: (one, -block.offsets[block.run_starts[run]]) for run, one in zip(away, data, strict=True)}
 
 
 def read_back(lane: Lane, files: Files, sequence: int) -> None:
