@@ -201,7 +201,7 @@ def _quick(work: Work) -> dict[str, str]:
         "spark.sql.optimizer.excludedRules": _needless() if work == "short" else "",
         # PySpark would send Java the place in our code for each of some thousand columns.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
-        # Java would take a stack for each of these columns, to name the method of ours in an error of Spark.
+        # Java would record a stack for each of these columns, only to name our method in a message of an error.
         "spark.sql.dataFrameQueryContext.enabled": "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": Path(tempfile.gettempdir(), "qpid-lag-warehouse").as_uri(),
