@@ -30,7 +30,8 @@ from broker.core.records import AVAILABLE, EXPIRES, Batch, Kind, Run
 from broker.core.state import State
 from broker.core.values import decode
 from broker.disk.bodies import Unreadable
-from tests.broker.core.queues.files import Read, all_messages
+from broker.disk.compaction import Read
+from tests.broker.core.queues.files import all_messages
 from tests.simulation.checks.book import Book
 from tests.simulation.checks.owners import Owners, digest_of_group, hash_of
 from tests.simulation.checks.passing import Passing

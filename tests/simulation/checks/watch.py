@@ -33,6 +33,7 @@ from broker.core.queues.lane import LANE_SHIFT
 from broker.core.records import AVAILABLE, EXPIRES, Batch, Kind, parse_header
 from broker.core.state import Messages
 from broker.disk.checkpoint import Checkpoint
+from broker.disk.compaction import Read
 from broker.disk.journal import Journal
 from broker.disk.segments import SUFFIX
 from broker.disk.store import Store
@@ -65,7 +66,6 @@ from ha.received import members_in
 from ha.replicated_log import ReplicatedLog
 from ha.service import Process
 from tests.broker.clients import MemoryLog
-from tests.broker.core.queues.files import Read
 from tests.simulation.checks.accounting import Totals, account
 from tests.simulation.checks.book import Book
 from tests.simulation.checks.consensus import Consensus, StoredEntry

@@ -11,6 +11,7 @@ import google_crc32c
 from broker.core.queues.blocks import FILE_SHIFT, Block, Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
+from broker.disk.compaction import Read
 
 
 class Files:
@@ -72,10 +73,6 @@ def lots_of(order: Discipline) -> Iterator[Lot]:
             for run in sorted(block.bodies):
                 for lo, hi in block.stretches(*block.bounds(run)):
                     yield Lot(block, lo, hi, *block.bodies[run])
-
-
-Read = Callable[[Sequence[tuple[int, int]]], list[bytes]]
-"""Gives the bytes at each (place, length)."""
 
 
 def all_messages(lane: Lane, read: Read) -> Iterator[tuple[int, bytes]]:
