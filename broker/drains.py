@@ -378,9 +378,8 @@ class Drains:
         return propose
 
     def _check_version(self, ledger: Ledger) -> None:
-        version = self._logs.nodes.version_of(ledger.name)
-        if version < ORIGINS_SINCE:
-            raise Refused(409, f"the cluster has machine version {version}, and this needs {ORIGINS_SINCE}: upgrade every broker")
+        if lacks := self._logs.nodes.lacks(ledger.name, ORIGINS_SINCE):
+            raise Refused(409, f"a drain {lacks}")
 
 
 def _shares(body: Mapping[str, Any], n_addresses: int) -> tuple[tuple[int, ...], dict[str, int]]:

@@ -88,15 +88,12 @@ class Agreed:
         return answered
 
     def _obstacle(self, key: str, value: Mapping[str, Any]) -> str:
-        state, members = self._broker.lead.state, self._members().addresses
+        members = self._members().addresses
         if self._broker.state != "active":
             where = f": ask the primary, {self._primary()}" if self._primary() else ""
             return f"this broker is {self._broker.state}, and only the primary can change settings of the cluster{where}"
-        if state.definitions.machine_version < Setting.SINCE:
-            return (
-                f"the cluster has machine version {state.definitions.machine_version}, and this needs {Setting.SINCE}: "
-                "upgrade every broker first"
-            )
+        if lacks := self._broker.nodes.lacks(self._broker.lead.name, Setting.SINCE):
+            return f"a setting {lacks}"
         candidate, voters = value.get("candidate", ""), self._members().voters
         if (
             key == settings.SWITCHOVER

@@ -141,7 +141,6 @@ class ClusterMember:
         self._last_refusal = ""
         self._looking_since = self._catching_up_since = 0.0
         self._was = ("joining", "", 0)
-        self._raising_to = 0
         self._followed = ""
         """The last other primary."""
         self._succeeded: Deferred[None] | None = None
@@ -288,18 +287,16 @@ class ClusterMember:
 
     def has_first_release(self) -> bool:
         """Whether a member may be of release 0.1, which reads only batches of the first format."""
-        return self._broker.lead.state.definitions.machine_version < 2
+        return self._broker.lead.version < 2
 
     def _raise_version(self) -> None:
         """As primary, propose the version that every member applies (docs/adr/0015), once."""
-        state = self._broker.lead.state
-        cluster = state.definitions.machine_version
-        if self._broker.state != "active" or cluster >= state.version or self._raising_to > cluster:
+        state, cluster = self._broker.lead.state, self._broker.lead.version
+        if self._broker.state != "active" or cluster >= state.version:
             return
         members = self.log.replica.members.addresses
         version = next_version(state.version, cluster, self.me, members, self.peers.machine_versions())
         if version > cluster:
-            self._raising_to = version
             _log.info("every member applies machine version {version}: the cluster rises to it", version=version)
             self._broker.lead.change(MachineVersion(needs=version), lambda reason: None)
 
@@ -367,7 +364,6 @@ class ClusterMember:
         self._tell_discovery(epoch, was_primary, primary)
         self._tell_catch_up(epoch, (was, was_primary), (state, primary))
         if state == "active":
-            self._raising_to = 0
             self._keep_virtual_ip()
             self._write_term(epoch)
             self._raise_version()  # a new cluster begins with the newest version

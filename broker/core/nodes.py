@@ -247,6 +247,8 @@ class Nodes:
         for requests that are rare."""
         self.is_going: Callable[[str], bool] = lambda uuid: False
         """Whether one of them deletes the queue or exchange with this identity."""
+        self.rises_to: Callable[[], int] = int
+        """The machine version to which one of them raises the cluster; 0: to none."""
         self.rebuild({})
 
     # ---- following the logs
@@ -566,9 +568,18 @@ class Nodes:
         return [policy for state in states for policy in state.definitions.policies.values()]
 
     def version_of(self, log: str) -> int:
-        """The machine version that a command may need which is proposed to this log."""
+        """The machine version that a command may need which is proposed to this log now: after what is under way."""
         state = self._states[log]
-        return state.definitions.machine_version if log == CLUSTER else state.version
+        return max(state.definitions.machine_version, self.rises_to()) if log == CLUSTER else state.version
+
+    def lacks(self, log: str, needs: int) -> str:
+        """Why a command that needs this machine version may not be proposed to this log now; "" if it may. Not on a standalone
+        broker, whose log has every version."""
+        has = self.version_of(log)
+        if needs <= has:
+            return ""
+        until = "until all its brokers are upgraded and connected"
+        return f"needs machine version {needs}, and the cluster has version {has} {until}"
 
     def is_bound(self, queue: QueueNode, binding: Bind) -> bool:
         """Whether this queue has this binding, in either log."""

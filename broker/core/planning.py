@@ -161,9 +161,7 @@ def _plan_queue(nodes: Nodes, name: str, uuid: str, attributes: dict[str, Any], 
         level = "all"
     log, subscription = _log_for(nodes, level), _subscription_of(name, attributes)
     needs = max(_version_of(arguments), SUBSCRIPTIONS_SINCE if subscription else 1)
-    if needs > nodes.version_of(log):
-        has = f"the cluster has version {nodes.version_of(log)} until every broker is upgraded"
-        raise Refused(409, f"queue {name!r}: this request needs machine version {needs}, and {has}")
+    _check_version(nodes, log, needs, f"queue {name!r}")
     command = QueueAdd(
         needs=needs,
         uuid=uuid,
@@ -196,9 +194,8 @@ def plan_subscription(
         raise Refused(409, f"subscription {terms.name!r} is at an exchange of another level; unsubscribe first")
     if len(exchange.routing) >= limits.MAX_BINDINGS_PER_EXCHANGE:
         raise Refused(409, f"exchange {exchange.name!r} has {limits.MAX_BINDINGS_PER_EXCHANGE} bindings, its limit")
-    if nodes.version_of(log) < SUBSCRIPTIONS_SINCE:
-        has = f"the cluster has version {nodes.version_of(log)} until every broker is upgraded"
-        raise Refused(501, f"a subscription that lasts needs machine version {SUBSCRIPTIONS_SINCE}, and {has}")
+    if lacks := nodes.lacks(log, SUBSCRIPTIONS_SINCE):
+        raise Refused(501, f"a subscription that lasts {lacks}")
     attributes = with_policy(nodes, "queue", name, {}, own=True)
     arguments = arguments_of(attributes) | ({AUTO_DELETE_TIMEOUT: keep_s} if keep_s else {})
     _check_arguments(name, arguments)
@@ -243,9 +240,7 @@ def plan_exchange(nodes: Nodes, name: str, uuid: str, asked: dict[str, Any]) -> 
     needs = _needs_of_exchange(f"exchange {name!r}", arguments)
     level = _level_of(nodes, attributes.get("replicate") or arguments.get("qpid.replicate"))
     log = _log_for(nodes, level)
-    if needs > nodes.version_of(log):
-        has = f"the cluster has version {nodes.version_of(log)} until every broker is upgraded"
-        raise Refused(409, f"exchange {name!r}: its arguments need machine version {needs}, and {has}")
+    _check_version(nodes, log, needs, f"exchange {name!r}")
     if arguments.get(passage.INITIAL_VALUE):
         _check_keeping(nodes, name)
     command = ExchangeAdd(
@@ -301,11 +296,7 @@ def plan_alteration(nodes: Nodes, kind: str, name: str, attributes: dict[str, An
         raise Refused(400, f"exchange {name!r} cannot be its own alternate exchange")
     if "alternateExchange" in attributes:
         _check_reach(nodes, f"{kind} {name!r}", kind, node.log, alternate)
-    has = nodes.version_of(node.log)
-    if max(Alter.SINCE, applies) > has:
-        needs = max(Alter.SINCE, applies)
-        text = f"needs machine version {needs}, and the cluster has version {has} until every broker is upgraded"
-        raise Refused(409, f"{kind} {name!r}: to change it {text}")
+    _check_version(nodes, node.log, max(Alter.SINCE, applies), f"{kind} {name!r}")
     return node.log, Alter(uuid=node.uuid, arguments=arguments, alternate=alternate, applies=applies)
 
 
@@ -340,10 +331,7 @@ def plan_policy(nodes: Nodes, kind: str, pattern: str, body: Mapping[str, Any], 
     needs = _needs_of_policy(nodes, what, log, kind, attributes)
     for attribute, value in attributes.items():
         _check_storable(f"{what}: {attribute!r}", value)
-    has = nodes.version_of(log)
-    if needs > has:
-        text = f"needs machine version {needs}, and the cluster has version {has} until every broker is upgraded"
-        raise Refused(409, f"{what}: it {text}")
+    _check_version(nodes, log, needs, what)
     return log, PolicyAdd(kind=kind, pattern=pattern, attributes=attributes, by_use=by_use, needs=needs)
 
 
@@ -414,9 +402,8 @@ def binding_of(nodes: Nodes, exchange: ExchangeNode, queue: str, key: str, argum
         needs = EXACT_SINCE  # also if none stands: another one may be under way
     if stands is not None and stands.arguments == arguments and not same_text(stands.arguments, arguments):
         needs = EXACT_SINCE
-        if needs > version:
-            has = f"the cluster has version {version} until every broker is upgraded"
-            raise Refused(409, f"this change of a binding needs machine version {needs}, and {has}; unbind it first")
+        if lacks := nodes.lacks(log, needs):
+            raise Refused(409, f"this change of a binding {lacks}; unbind it first")
     return Bind(needs=needs, exchange=exchange.uuid, queue=queue, key=key, arguments=arguments, owes=owes)
 
 
@@ -501,6 +488,12 @@ def _alternate(nodes: Nodes, attributes: dict[str, Any]) -> str:
         text = f"exchange {alternate!r} is deleted with the link that made it, so it cannot be an alternate exchange"
         raise Refused(409, text)
     return alternate
+
+
+def _check_version(nodes: Nodes, log: str, needs: int, what: str) -> None:
+    """Refused unless a command about `what` that needs this machine version may be proposed to the log now."""
+    if lacks := nodes.lacks(log, needs):
+        raise Refused(409, f"{what}: this request {lacks}")
 
 
 def _check_reach(nodes: Nodes, what: str, kind: str, log: str, alternate: str) -> None:

@@ -211,9 +211,8 @@ class Routes:
         logs = self.logs
         if not logs.serving:
             raise Refused(409, f"this broker is {logs.state}: ask the primary, {logs.primary or 'unknown'}")
-        version = logs.nodes.version_of(logs.lead.name)
-        if version < ROUTES_SINCE:
-            raise Refused(409, f"the cluster has machine version {version}, and routes need {ROUTES_SINCE}: upgrade every broker")
+        if lacks := logs.nodes.lacks(logs.lead.name, ROUTES_SINCE):
+            raise Refused(409, f"a route {lacks}")
         match operation:
             case "CREATE":
                 return self._create(body)
@@ -226,10 +225,8 @@ class Routes:
             raise Refused(409, self.logs.redirect().text)
         route = self._asked(body)
         nodes = self.logs.nodes
-        version = nodes.version_of(self.logs.lead.name)
-        if version < route.needs:
-            text = f"the cluster has machine version {version}, and dynamic routes need {route.needs}: upgrade every broker"
-            raise Refused(409, text)
+        if lacks := nodes.lacks(self.logs.lead.name, route.needs):
+            raise Refused(409, f"a dynamic route {lacks}")
         if route.exchange not in nodes.exchanges and (route.kind != QUEUE or route.exchange not in nodes.queues):
             what = "queue and no exchange" if route.kind == QUEUE else "exchange"
             raise Refused(404, f"there is no {what} named {route.exchange!r} for the messages of the route")

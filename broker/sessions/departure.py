@@ -76,9 +76,8 @@ class Departure:
             raise Refused(409, f"this broker is {logs.state}: only a broker that serves can be drained")
         if logs.closing:
             raise Refused(409, "a drain of this broker is already starting")
-        version = logs.nodes.version_of(logs.lead.name)
-        if version < ORIGINS_SINCE:
-            raise Refused(409, f"the cluster has machine version {version}, and this needs {ORIGINS_SINCE}: upgrade every broker")
+        if lacks := logs.nodes.lacks(logs.lead.name, ORIGINS_SINCE):
+            raise Refused(409, f"a drain {lacks}")
         logs.closing, logs.halted = True, False
 
         def committed(reason: str) -> None:

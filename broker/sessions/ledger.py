@@ -138,7 +138,9 @@ class Ledger:
     @property
     def version(self) -> int:
         """The highest machine version that a proposal may need."""
-        return self.state.definitions.machine_version if self.name == CLUSTER else self.state.version
+        if self.name != CLUSTER:
+            return self.state.version
+        return max(self.state.definitions.machine_version, self.pending.rises_to)
 
     def enqueue(
         self,

@@ -62,7 +62,8 @@ class Logs:
         """Identity of a queue -> how many transactions put messages on it as soon as another log has committed their first part:
         it stays until then. Only this term knows them."""
         self.nodes.is_going = self._is_going
-        self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
+        self.lead = lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
+        self.nodes.rises_to = lambda: lead.pending.rises_to
         self.state = "joining" if clustered else "recovering"
         self.primary = ""
         self.identify: Callable[[], str] = lambda: ""

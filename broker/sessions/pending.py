@@ -23,7 +23,7 @@ from twisted.internet.interfaces import IReactorTime
 from broker.amqp.receiver import Receiver
 from broker.amqp.sender import Sender
 from broker.commit_log import CommitLog
-from broker.core.commands import Command, ExchangeDel, QueueDel, QueueDelIfEmpty
+from broker.core.commands import Command, ExchangeDel, MachineVersion, QueueDel, QueueDelIfEmpty
 from broker.core.links import ACCEPTED
 from broker.core.pace import Pace
 from broker.core.passage import Passage
@@ -112,6 +112,9 @@ class Pending:
         self.waits = Waits()
         self.letter_bytes = 0
         """Bytes of dead letters that were put and are not committed."""
+        self.rises_to = 0
+        """The machine version to which a command of this term raises the log, 0: to none. It counts as soon as it is put: what is
+        put later is applied later."""
         self.moved_s = -math.inf
         """The time of the last proposal or commit of a batch, by the reactor's clock."""
         self._clock = clock
@@ -163,6 +166,8 @@ class Pending:
         if isinstance(command, QueueDel | QueueDelIfEmpty | ExchangeDel):
             self.waits.going.append(command.uuid)
             self._going[command.uuid] += 1
+        elif isinstance(command, MachineVersion):
+            self.rises_to = command.needs
         self.arm()
 
     def passes(self, exchange: str, passage: Passage) -> None:
@@ -341,6 +346,7 @@ class Pending:
         self._proposed.clear()
         self._full.clear()
         self._going.clear()
+        self.rises_to = 0
         self._passages.clear()
         self._arriving.void()
         self.builder, self.waits = BatchBuilder(), Waits()

@@ -324,7 +324,7 @@ def test_a_cluster_with_an_older_member_takes_nothing_over() -> None:
         taking = Taking(b)
         status, text, _ = taking.ask("TAKE", store=STORE, queue=QUEUE, into="q")
         assert status == 409
-        assert "this needs 5" in text
+        assert "a drain needs machine version 5" in text
         assert taking.ask("LEAVE", to=["a:1"])[0] == 409
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from broker.core.commands import MACHINE_VERSION
 from broker.core.nodes import CLUSTER, LOCAL, Nodes, Refused
 from broker.core.passage import NAMES as OF_EXCHANGES
 from broker.core.planning import KNOWN_ARGUMENTS, plan_queue
 from broker.core.state import State
+from tests.broker.clients import ADMIN, bench, request
 
 ROOT = Path(__file__).parent.parent.parent
 QPIDD = {
@@ -94,3 +96,33 @@ def test_every_argument_of_a_newer_release_waits_for_the_clusters_version() -> N
         with pytest.raises(Refused, match=f"needs machine version {version}") as caught:
             plan_queue(made, "q", "u", {"replicate": "all", "arguments": {name: value}})
         assert caught.value.status == 409
+
+
+def test_a_rise_of_the_clusters_version_counts_for_what_is_asked_after_it_and_is_not_committed_yet() -> None:
+    """Breaks when the first clients of a new cluster are refused what it has one commit later."""
+    asked = {"replicate": "all", "arguments": {"qpid.priorities": 4}}
+    with bench(clustered=True) as b:
+        client = b.client(ADMIN)
+        reply, link = client.receiver(None, dynamic=True), client.sender("$management")
+        b.lead.automatic = False
+        b.upgraded()
+        client.send_encoded(link, request("CREATE", "queue", "q", reply.remote_source.address, body=asked))
+        assert b.broker.logs.lead.version == MACHINE_VERSION
+        assert b.broker.logs.lead.state.definitions.machine_version == 1
+        b.commit_all()
+        messages = b.broker.nodes.queues["q"].messages
+        assert messages is not None
+        assert len(messages.order.lanes) == 4
+
+
+def test_a_rise_of_the_clusters_version_that_ends_with_its_term_does_not_count() -> None:
+    """Breaks when a broker that serves again proposes what a member of an older release stops at."""
+    asked = {"replicate": "all", "arguments": {"qpid.priorities": 4}}
+    with bench(clustered=True) as b:
+        b.lead.automatic = False
+        b.upgraded()
+        b.lead.become("ready")
+        b.lead.automatic = True
+        b.lead.become("active")
+        status, text, _ = b.client(ADMIN).request("CREATE", "queue", "q", asked)
+        assert (status, "the cluster has version 1 until all its brokers are upgraded and connected" in text) == (409, True)

@@ -657,7 +657,7 @@ def test_a_cluster_that_is_not_upgraded_takes_no_routes() -> None:
     with network() as net:
         net.add("p", clustered=True, default_level="all", machine_version=5)
         status, text, _ = net.ask("p", "CREATE", "route")
-        assert (status, "routes need 6" in text) == (409, True)
+        assert (status, "a route needs machine version 6" in text) == (409, True)
 
 
 def test_a_route_owns_its_groups_of_messages_whatever_the_broker_that_runs_it_calls_its_link(net: Network) -> None:

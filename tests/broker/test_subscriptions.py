@@ -467,7 +467,7 @@ def test_a_subscription_is_refused_until_every_broker_of_the_cluster_knows_what_
     with bench(clustered=True) as b:
         link = subscribe(b.client(container="ann"), "news")
         assert condition(link) == "amqp:not-implemented"
-        assert "until every broker is upgraded" in link.remote_condition.description
+        assert "until all its brokers are upgraded and connected" in link.remote_condition.description
 
 
 def test_a_subscription_to_an_exchange_of_one_broker_is_this_broker_s() -> None:

@@ -109,9 +109,8 @@ def test_a_cluster_that_is_not_all_upgraded_has_no_settings() -> None:
     with bench(clustered=True) as b:
         b.broker.lead.change(MachineVersion(needs=3), lambda reason: None)
         b.settle()
-        assert Rig(b).ask(setting="resume") == [
-            (409, "the cluster has machine version 3, and this needs 4: upgrade every broker first")
-        ]
+        has = "the cluster has version 3 until all its brokers are upgraded and connected"
+        assert Rig(b).ask(setting="resume") == [(409, f"a setting needs machine version 4, and {has}")]
 
 
 def test_a_request_that_outlives_the_term_is_answered(rig: Rig) -> None:

@@ -135,7 +135,7 @@ def test_the_arguments_are_yes_or_no() -> None:
 def test_such_an_exchange_waits_for_the_cluster_s_version() -> None:
     old = Two()
     old.apply(CLUSTER, {"op": "machine-version", "needs": 7})
-    with pytest.raises(Refused, match="its arguments need machine version 8"):
+    with pytest.raises(Refused, match="this request needs machine version 8"):
         plan_exchange(old.nodes, "e", "u", {"replicate": "all", "arguments": {SEQUENCE: 1}})
     with pytest.raises(Refused, match="needs machine version 8"):
         plan_policy(old.nodes, "topic", "e", {"arguments": {SEQUENCE: 1}}, there=False)
