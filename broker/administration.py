@@ -517,18 +517,18 @@ class Administration:
 
     def _change(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
         nodes, user = self._logs.nodes, rights.user
-        if request.operation == "CREATE" and self._logs.serving and self._logs.closed:
+        creates = request.operation == "CREATE"
+        if creates and self._logs.serving and self._logs.closed:
             raise Refused(409, self._logs.redirect().text)
+        if creates and not self._logs.serving:
+            raise Refused(409, self._only_the_primary("create objects, because only there clients can use them"))
         node = nodes.queues.get(request.name)
         consumers = 0 if node is None else self._consumers(node)
         uuid, owner = self._new_id(), self._quota.owner(user)
         log, command = management.plan(nodes, request.operation, request.type, request.name, request.body, uuid, consumers, owner)
         ledger = self._logs.ledgers[log]
-        creates = request.operation == "CREATE"
-        if not ledger.serving or (creates and not self._logs.serving):
-            where = f"; send it to the primary, {self._logs.primary}" if self._logs.primary else ""
-            what = "create objects, because only there clients can use them" if creates else "change replicated objects"
-            raise Refused(409, f"this broker is {self._logs.state}: only the primary can {what}{where}")
+        if not ledger.serving:
+            raise Refused(409, self._only_the_primary("change replicated objects"))
 
         deletes = isinstance(command, QueueDel | QueueDelIfEmpty)
         if deletes and node is not None and request.body.get("ifEmpty") and node.uuid in self._logs.promised:
@@ -579,6 +579,10 @@ class Administration:
             self._queues.removals.remove(node, Cause(propose, stays, holds))
         else:
             propose("")
+
+    def _only_the_primary(self, can: str) -> str:
+        where = f"; send it to the primary, {self._logs.primary}" if self._logs.primary else ""
+        return f"this broker is {self._logs.state}: only the primary can {can}{where}"
 
     def _answer_with(self, request: management_node.Request, answer: Answer, status: int, text: str) -> None:
         """Answer with the current state of the queue, exchange or policy."""

@@ -256,6 +256,18 @@ def test_changes_of_a_term_that_is_over_are_under_way_no_more() -> None:
         assert not list(b.broker.nodes.under_way())
 
 
+@pytest.mark.parametrize("named", ["there", "new"])
+def test_a_backup_says_that_only_the_primary_creates_whatever_else_it_would_object_to(named: str) -> None:
+    """Breaks when what a backup does not know yet, such as a deletion or the cluster's version, is told as the reason."""
+    with bench(clustered=True) as b:
+        b.queue("there", replicate="all")
+        b.lead.become("ready", primary="far:5672")
+        asked = {"replicate": "all", "arguments": {"qpid.priorities": 4}}
+        status, text, _ = b.client(ADMIN).request("CREATE", "queue", named, asked)
+        assert (status, text.partition(": ")[0]) == (409, "this broker is ready")
+        assert text.endswith("send it to the primary, far:5672")
+
+
 def test_an_answer_may_go_to_a_queue_but_not_beyond_its_limit() -> None:
     with bench() as b:
         b.queue("answers", arguments={"qpid.max_count": 1})
