@@ -1,6 +1,7 @@
 """The reference pages say what the code does."""
 
 import re
+import tomllib
 from pathlib import Path
 
 from broker import options
@@ -81,3 +82,13 @@ def test_prose_is_wrapped_at_100_columns() -> None:
             if len(line) > 100 and not (in_code or whole or line.startswith(("|", "#"))):
                 long.append(f"{page.relative_to(ROOT)}:{number}")
     assert long == []
+
+
+def test_wheels_and_images_are_named_after_the_release_that_they_are_of() -> None:
+    """Breaks when a command of a page names a file that `pip wheel` does not make."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    named = re.compile(r"(?:understudy-|understudy:|qpid-lag:)(\d+\.\d+\.\d+)")
+    files = [path for folder in ("docs", "deploy") for path in (ROOT / folder).rglob("*") if path.suffix in (".md", ".yaml")]
+    found = [(path.name, each) for path in files for each in named.findall(path.read_text())]
+    assert len(found) > 10
+    assert [each for each in found if each[1] != version] == []

@@ -40,7 +40,7 @@ def a_claim(ordinal: int) -> Thing:
 def a_pod(ordinal: int) -> Thing:
     """A broker's, as the set's controller makes it."""
     volume = {"name": "store", "persistentVolumeClaim": {"claimName": f"store-{NAME}-{ordinal}"}}
-    spec = {"containers": [{"name": "qpidd", "image": "registry.example/understudy:0.1.0"}], "volumes": [volume]}
+    spec = {"containers": [{"name": "qpidd", "image": "registry.example/understudy:0.2.0"}], "volumes": [volume]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{NAME}-{ordinal}", "labels": {"app": NAME}}, "spec": spec}
 
 

@@ -166,7 +166,7 @@ def all_leases() -> list[Thing]:
 def pod(name: str, **labels: str) -> Thing:
     """A broker's pod, as the StatefulSet's template makes it."""
     metadata = {"name": name, "labels": {"app": "understudy", **labels}}
-    spec = {"containers": [{"name": "qpidd", "image": "registry.example/understudy:0.1.0"}]}
+    spec = {"containers": [{"name": "qpidd", "image": "registry.example/understudy:0.2.0"}]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
