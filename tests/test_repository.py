@@ -137,6 +137,14 @@ def test_every_command_is_in_the_reference_and_has_its_entry_point(project: dict
         assert "main" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, command
 
 
+def test_every_fragment_of_the_changelog_is_of_a_kind_that_release_notes_have(project: dict[str, Any]) -> None:
+    """Breaks when `towncrier build` passes over a fragment without a word."""
+    kinds = "|".join(each["directory"] for each in project["tool"]["towncrier"]["type"])
+    fragments = [path.name for path in (ROOT / "changelog.d").iterdir() if path.name != "README.md"]
+    assert [each for each in fragments if not re.fullmatch(rf"(\d+|\+[\w-]+)\.({kinds})\.md", each)] == []
+    assert all(kind in text(ROOT / "changelog.d/README.md") for kind in kinds.split("|"))
+
+
 def test_everything_in_the_packages_is_installed_with_them() -> None:
     """What is imported may be a wheel: a dashboard or a log configuration that it lacks fails at the user's, not here."""
     missing = []
