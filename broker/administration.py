@@ -46,6 +46,7 @@ from broker.sessions.audit import Audit
 from broker.sessions.bulk import Bulk
 from broker.sessions.connection import Connection
 from broker.sessions.guard import Rights
+from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.mailboxes import Mailboxes
 from broker.sessions.principal import Principal
@@ -517,18 +518,14 @@ class Administration:
 
     def _change(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
         nodes, user = self._logs.nodes, rights.user
-        creates = request.operation == "CREATE"
-        if creates and self._logs.serving and self._logs.closed:
-            raise Refused(409, self._logs.redirect().text)
-        if creates and not self._logs.serving:
-            raise Refused(409, self._only_the_primary("create objects, because only there clients can use them"))
+        if request.operation == "CREATE":
+            self._check_creates()
         node = nodes.queues.get(request.name)
         consumers = 0 if node is None else self._consumers(node)
         uuid, owner = self._new_id(), self._quota.owner(user)
         log, command = management.plan(nodes, request.operation, request.type, request.name, request.body, uuid, consumers, owner)
         ledger = self._logs.ledgers[log]
-        if not ledger.serving:
-            raise Refused(409, self._only_the_primary("change replicated objects"))
+        self._check_serving(ledger, request)
 
         deletes = isinstance(command, QueueDel | QueueDelIfEmpty)
         if deletes and node is not None and request.body.get("ifEmpty") and node.uuid in self._logs.promised:
@@ -579,6 +576,21 @@ class Administration:
             self._queues.removals.remove(node, Cause(propose, stays, holds))
         else:
             propose("")
+
+    def _check_creates(self) -> None:
+        """Refused, unless this broker creates objects: even one of this broker alone is for clients, which only a primary has."""
+        if not self._logs.serving:
+            raise Refused(409, self._only_the_primary("create objects, because only there clients can use them"))
+        if self._logs.closed:
+            raise Refused(409, self._logs.redirect().text)
+
+    def _check_serving(self, ledger: Ledger, request: management_node.Request) -> None:
+        """Refused, unless this broker may write to that log."""
+        if not ledger.serving and self._logs.serving:
+            what = f"{request.type} {request.name!r} belongs to this broker's own log"
+            raise Refused(409, f"{what}, which is not ready yet: try again")
+        if not ledger.serving:
+            raise Refused(409, self._only_the_primary("change replicated objects"))
 
     def _only_the_primary(self, can: str) -> str:
         where = f"; send it to the primary, {self._logs.primary}" if self._logs.primary else ""

@@ -332,10 +332,11 @@ class Broker:
                 self.alerts.begin()
                 if logs.leaving_text:
                     _log.warn("{text}", text=logs.leaving_text)
-            self.admission.admit_held()
         elif state != "recovering":
             self.admission.drop_held()
         self.on_state(state, epoch, primary)
+        if logs.serving:
+            self.admission.admit_held()  # after what the owner has put first, such as the version of a new cluster
         self.turn.flush()
 
     def ledger_begins(self, ledger: Ledger) -> None:

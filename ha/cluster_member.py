@@ -158,7 +158,7 @@ class ClusterMember:
             cluster_id=lambda: store.cluster_id,
             members=lambda: self.log.replica.members,
             versions=Versions(broker.lead.state.version, witness=bool(settings.ha_witness) and settings.ha_witness == me),
-            cluster_version=lambda: self._broker.lead.state.definitions.machine_version,
+            cluster_version=lambda: self._broker.lead.version,
             login=replace(settings.login, or_nobody=not broker.authentication.demanded),
             user=self._user_of_brokers(),
             credentials=credentials,
@@ -286,8 +286,9 @@ class ClusterMember:
             self.virtual_ip.tick()
 
     def has_first_release(self) -> bool:
-        """Whether a member may be of release 0.1, which reads only batches of the first format."""
-        return self._broker.lead.version < 2
+        """Whether a member may be of release 0.1, which reads only batches of the first format. A rise of the version that is not
+        committed may be lost with this term, and earlier batches stay."""
+        return self._broker.lead.state.definitions.machine_version < 2
 
     def _raise_version(self) -> None:
         """As primary, propose the version that every member applies (docs/adr/0015), once."""

@@ -578,7 +578,7 @@ class Nodes:
         has = self.version_of(log)
         if needs <= has:
             return ""
-        until = "until all its brokers are upgraded and connected"
+        until = "until all its brokers are connected and support a newer one"
         return f"needs machine version {needs}, and the cluster has version {has} {until}"
 
     def is_bound(self, queue: QueueNode, binding: Bind) -> bool:

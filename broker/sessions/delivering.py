@@ -38,7 +38,7 @@ def deliver(queue: QueueTerminus, sequences: list[int], done: Callable[[dict[str
     messages, ledger = queue.node.messages, queue.ledger
     assert messages is not None, "who asks has looked"
     if ledger.version < TIMES_SINCE:
-        until = "all brokers of the cluster must be upgraded and connected first"
+        until = "all brokers of the cluster must be connected and support it first"
         raise Refused(409, f"messages wait only from machine version {TIMES_SINCE} on: {until}")
     delays = messages.delays
     found = [] if delays is None else [each for each in sequences if delays.is_waiting(each)]

@@ -268,6 +268,14 @@ def test_a_backup_says_that_only_the_primary_creates_whatever_else_it_would_obje
         assert text.endswith("send it to the primary, far:5672")
 
 
+def test_a_primary_whose_own_log_is_not_ready_says_to_try_again() -> None:
+    """Breaks when it sends whoever asks to the primary, which it is itself."""
+    with bench(clustered=True) as b:
+        b.logs[LOCAL].become("recovering")
+        status, text, _ = b.client(ADMIN).request("CREATE", "queue", "q", {"replicate": "none"})
+        assert (status, text) == (409, "queue 'q' belongs to this broker's own log, which is not ready yet: try again")
+
+
 def test_an_answer_may_go_to_a_queue_but_not_beyond_its_limit() -> None:
     with bench() as b:
         b.queue("answers", arguments={"qpid.max_count": 1})

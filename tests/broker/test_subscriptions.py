@@ -8,6 +8,7 @@ import proton
 import pytest
 
 from broker.core import limits
+from broker.core.commands import MACHINE_VERSION, MachineVersion
 from broker.core.filters import NO_LOCAL, SELECTOR
 from broker.sessions.origins import origin_address
 from tests.broker import test_departure
@@ -467,7 +468,24 @@ def test_a_subscription_is_refused_until_every_broker_of_the_cluster_knows_what_
     with bench(clustered=True) as b:
         link = subscribe(b.client(container="ann"), "news")
         assert condition(link) == "amqp:not-implemented"
-        assert "until all its brokers are upgraded and connected" in link.remote_condition.description
+        assert "until all its brokers are connected and support a newer one" in link.remote_condition.description
+
+
+def test_a_client_that_waited_for_a_new_cluster_has_the_version_that_its_first_primary_proposes() -> None:
+    """Breaks when those who wait are let in before the primary has put what counts for them."""
+    with bench(clustered=True, state="recovering") as b:
+
+        def rise(state: str, epoch: int, primary: str) -> None:
+            if state == "active":
+                b.broker.lead.change(MachineVersion(needs=MACHINE_VERSION), lambda reason: None)
+
+        b.broker.on_state = rise
+        client = b.client(container="ann")
+        link = subscribe(client, "news")
+        assert client.server.waiting
+        b.lead.become("active")
+        b.settle()
+        assert (condition(link), queues(b)) == ("", ["ann.news"])
 
 
 def test_a_subscription_to_an_exchange_of_one_broker_is_this_broker_s() -> None:

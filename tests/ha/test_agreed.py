@@ -109,7 +109,7 @@ def test_a_cluster_that_is_not_all_upgraded_has_no_settings() -> None:
     with bench(clustered=True) as b:
         b.broker.lead.change(MachineVersion(needs=3), lambda reason: None)
         b.settle()
-        has = "the cluster has version 3 until all its brokers are upgraded and connected"
+        has = "the cluster has version 3 until all its brokers are connected and support a newer one"
         assert Rig(b).ask(setting="resume") == [(409, f"a setting needs machine version 4, and {has}")]
 
 

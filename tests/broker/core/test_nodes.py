@@ -675,7 +675,7 @@ def test_a_binding_whose_arguments_change_in_type_only_waits_for_the_cluster_s_v
     """An older release would take the new ones for the old ones, and its state would differ."""
     two = Two()
     two.apply(CLUSTER, {"op": "machine-version", "needs": 9}, queue("q"), bind("amq.match", "u-q", "k", a=1))
-    has = "the cluster has version 9 until all its brokers are upgraded and connected"
+    has = "the cluster has version 9 until all its brokers are connected and support a newer one"
     text = f"this change of a binding needs machine version 10, and {has}"
     assert refusal(plan_binding, two.nodes, "amq.match", "q", "k", {"a": True}) == (409, f"{text}; unbind it first")
     assert plan_binding(two.nodes, "amq.match", "q", "k", {"a": 1})[1].needs == 1
@@ -691,7 +691,10 @@ def test_a_kind_of_queue_that_the_first_version_did_not_have_waits_for_the_clust
     ranked = {"replicate": "all", "arguments": {"qpid.priorities": 4}}
     status, text = refusal(plan_queue, two.nodes, "q", "u", ranked)
     assert status == 409
-    assert "needs machine version 2, and the cluster has version 1 until all its brokers are upgraded and connected" in text
+    assert (
+        "needs machine version 2, and the cluster has version 1 until all its brokers are connected and support a newer one"
+        in text
+    )
     two.nodes.rises_to = lambda: 2
     assert plan_queue(two.nodes, "q", "u", ranked)[1].needs == 2, "a rise that is under way is applied before"
     two.nodes.rises_to = int

@@ -116,7 +116,7 @@ def refusal(nodes: Nodes, terms: Terms = ANN, bound: Bind = TOPIC, *, keep_s: in
 def test_a_subscription_that_cannot_be_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     two = Two()
     status, text = refusal(two.nodes)
-    assert (status, "until all its brokers are upgraded and connected" in text) == (501, True)
+    assert (status, "until all its brokers are connected and support a newer one" in text) == (501, True)
     two.apply(CLUSTER, json.loads(MachineVersion(needs=SUBSCRIPTIONS_SINCE).text))
     assert refusal(two.nodes, replace(ANN, name="n" * limits.MAX_NAME_BYTES))[0] == 400
     assert refusal(two.nodes, keep_s=limits.MAX_AUTO_DELETE_S + 1)[0] == 400
