@@ -210,13 +210,16 @@ class Node:
         return int(children[0])
 
     def broker(self) -> int:
-        """The process id, here, of this node's broker; 0 without one."""
+        """The process id, here, of this node's broker. Waits until there is one."""
+        return eventually(self._broker, bool, f"the broker of {self.name}", STABLE_S)
+
+    def _broker(self) -> int:
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
                 with contextlib.suppress(OSError):
                     words = (entry / "cmdline").read_bytes().split(b"\0")
                     if (
-                        b"cli.commands.qpidd" in words
+                        any(word == b"cli.commands.qpidd" or word.endswith(b"/qpidd") for word in words)
                         and (entry / "ns/pid").readlink() == Path(f"/proc/{self._init()}/ns/pid").readlink()
                     ):
                         return int(entry.name)
