@@ -339,7 +339,7 @@ OF_TRANSACTIONS = {
         "lets a priority level with a fair share deliver all its messages in a row",
         "broker.core.queues.fairshare",
         "Fairshare.acquire",
-        "most = min(share - self._taken, max_count) if share else max_count",
+        "most = min(share - taken, max_count) if share else max_count",
         "most = max_count",
     ),
 }

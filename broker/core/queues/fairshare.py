@@ -5,7 +5,8 @@ messages that a level may deliver; `qpid.fairshare-N` sets it for level N only, 
 the level has its turn until it is empty.
 
 Life of a turn: it begins at the highest level. A level that has delivered its share, or has nothing to deliver, passes the turn
-to the next lower one, and the lowest one to the highest. A level whose next message is not in memory keeps the turn.
+to the next lower one, and the lowest one to the highest. The turn is passed on when the next message is delivered: while that one
+is read from disk, another level may get messages, and is asked first if it comes before.
 
 Invariants: within a level the order is that of a Fifo; no level delivers more than its share in a row while another level has
 available messages. Only the primary knows whose turn it is: a new one begins at the highest level.
@@ -46,25 +47,24 @@ class Fairshare(Priority):
         """Take the oldest available messages of the level with the turn, then those of the next one."""
         lots: list[Lot] = []
         self.absent = -1
+        level, taken = self._level, self._taken
         while max_count > 0 and self.available:
-            fifo, share = self._by_level[self._level], self._shares[self._level]
-            most = min(share - self._taken, max_count) if share else max_count
+            fifo, share = self._by_level[level], self._shares[level]
+            most = min(share - taken, max_count) if share else max_count
             if not most or not fifo.available:
-                self._pass_on()
+                level, taken = (level or len(self._shares)) - 1, 0
                 continue
             before = len(lots)
             _, max_bytes = fifo.take(lots, most, max_bytes)
             took = sum(lot.n_messages for lot in lots[before:])
-            self._taken += took
-            max_count -= took
+            if took:
+                taken += took
+                max_count -= took
+                self._level, self._taken = level, taken
             if took < most and fifo.available:
                 self.absent = fifo.absent
                 break
         return lots
-
-    def _pass_on(self) -> None:
-        self._level = self._level - 1 if self._level else len(self._shares) - 1
-        self._taken = 0
 
     def release_all(self) -> None:
         """Make every acquired message available again: the term in which they were acquired has ended."""

@@ -95,3 +95,27 @@ def test_a_term_begins_with_the_highest_level() -> None:
     assert [s >> LANE_SHIFT for s in sequences(order.acquire(object(), 3, PLENTY))] == [1, 0, 1]
     order.release_all()
     assert [s >> LANE_SHIFT for s in sequences(order.acquire(object(), 9, PLENTY))] == [1, 0, 1, 0]
+
+
+def test_a_level_that_is_read_from_disk_does_not_go_on_before_those_that_get_messages_meanwhile() -> None:
+    """Breaks when a level that was the only one begins its next turn before its message can be delivered."""
+    files, residency = Files(), Residency(0)
+    order = discipline_of({"qpid.priorities": 2, "qpid.fairshare": 1}, {}, residency)
+
+    def put(level: int) -> None:
+        lane = order.lanes[level]
+        append(lane, lane.next_seq, [b"x"], files.write(b"x"))
+        residency.enforce()
+
+    def take() -> list[int]:
+        lots = order.acquire(object(), 1, PLENTY)
+        if order.absent >= 0:
+            read_back(order.lane_of(order.absent), files, order.absent)
+        return [sequence >> LANE_SHIFT for sequence in sequences(lots)]
+
+    put(1)
+    put(1)
+    assert (take(), take()) == ([], [1]), "the first is read, and comes"
+    assert take() == [], "the second is being read"
+    put(0)
+    assert [take() for _ in range(4)] == [[], [0], [], [1]]
