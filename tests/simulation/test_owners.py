@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import proton
 import pytest
 
+from broker.core.queues.groups import Groups
 from broker.core.queues.owned import Owned, Owner
 from tests.broker.clients import Bench, bench
+from tests.broker.test_dead_letters import limited
 from tests.simulation.checks import Checks
 from tests.simulation.checks.owners import digest_of_group
 from tests.simulation.history import History, Key
@@ -98,3 +101,33 @@ def test_a_message_that_comes_to_a_client_to_which_no_record_gives_its_group() -
         for name in ("bob", "carol"):
             checks.history.received(name, "q", b"<alice/0/1>", 0.2)
         assert checks.faults == [f"owner: carol got {key}, and no committed batch gives it that group"]
+
+
+@pytest.mark.parametrize("accepts, wrong", [(True, False), (False, True)], ids=["accepted", "left behind"])
+def test_an_owner_that_attaches_again_goes_on_unless_a_message_of_its_group_is_on_its_way_back(
+    accepts: bool, wrong: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is committed meanwhile: neither that the owner has accepted a message, nor that its delivery has failed."""
+    monkeypatch.setattr(Groups, "will_return", lambda order, sequences: None)
+    with bench(clustered=True) as b, Checks(History()) as checks:
+        key = served(b, checks)
+        limited(b, 3)
+        client = b.client(container="bob")
+        client.auto_accept = False
+        link = client.receiver("q", name="one", credit=1)
+        ((delivery, _),) = client.received[link.name]
+        later = checks.history.sent("alice", "q", 3, 0.0).decode()
+        producer = b.client()
+        producer.send(producer.sender("q"), later, properties={"k": 1})
+        b.lead.automatic = False
+        if accepts:
+            client.give(delivery, proton.Delivery.ACCEPTED)
+        client.lose()
+        again = b.client(container="bob")
+        again.auto_accept = False
+        assert len(again.received[again.receiver("q", name="one").name]) == 1
+        assert checks.faults == (
+            [f"group: {Key('alice', 0, 3, 'q')} is given out, and another consumer has {key}"] if wrong else []
+        )
+        b.lead.automatic = True
+        b.commit_all()

@@ -101,6 +101,8 @@ class Checks:
         self._own_of: dict[Ledger, Reference] = {}
         self._stores: dict[str, str] = {}
         self._given_to: dict[tuple[str, int, int], Sender] = {}
+        self._left_behind: set[tuple[str, int, int]] = set()
+        """The messages of consumers that have ended whose failure was not committed then, until somebody gets them."""
         self._in_a_row: dict[tuple[str, int, int], tuple[int, int]] = {}
         """Broker, queue and epoch -> the level that was given out last, and how many of it in a row."""
         self._last_got: dict[tuple[str, int, str, str, int, int], int] = {}
@@ -520,6 +522,7 @@ class Checks:
             # Its consumers have nothing any more. Whoever gets one of their messages in its next term is known when it is sent.
             me = _name_of(ledger, reference)
             self._given_to = {place: link for place, link in self._given_to.items() if place[0] != me}
+            self._left_behind = {place for place in self._left_behind if place[0] != me}
         if logs.serving and not served:
             self.lifetimes.begins(logs)
 
@@ -608,6 +611,7 @@ class Checks:
                 if holder is not None and holder.open and any(sequence in run for run in holder.account.unsettled()):
                     self.faults.append(f"acquired: {key} is given out, and another consumer has it and has not settled it")
                 self._given_to[place] = subscription.link
+                self._left_behind.discard(place)
         if queue.groups:
             self._judge_groups(queue, lots, subscription, me)
         if queue.owned:
@@ -654,7 +658,10 @@ class Checks:
         order = subscription.node.messages.order
         for sequence in chain.from_iterable(range(lot.first_seq, lot.first_seq + lot.n_messages) for lot in lots):
             for other in queue.of_its_group(sequence):
-                holder = self._given_to.get((me, queue.number, other))
+                place = (me, queue.number, other)
+                holder = self._given_to.get(place)
+                if queue.owned and holder and holder.name == subscription.link.name and place not in self._left_behind:
+                    holder = subscription.link  # its owner has accepted it, which is not committed yet, and attached again
                 if holder not in (None, subscription.link) and order.is_acquired(other) and _has(holder, order, other):
                     self.faults.append(
                         f"group: {queue.keys[sequence]} is given out, and another consumer has {queue.keys[other]}"
@@ -686,7 +693,8 @@ class Checks:
         ledger, messages = subscription.queue.ledger, subscription.node.messages
         reference = self._reference(ledger)
         if reference is not None and messages is not None and not subscription.browse:
-            queue = reference.queues.get(messages.number)
+            queue, me = reference.queues.get(messages.number), _name_of(ledger, reference)
+            self._left_behind.update((me, messages.number, sequence) for sequence in self._returning)
             for sequence in (each for each in held if each not in self._returning):
                 if queue is not None and sequence in queue.keys and messages.order.is_acquired(sequence):
                     self.faults.append(f"acquired: {queue.keys[sequence]} is kept for a consumer that is gone")
