@@ -363,6 +363,11 @@ MAX_AMQP_DEPTH = 32
 MAX_AMQP_ITEMS = 65_536
 """Values in one section that the broker decodes: ten bytes of an AMQP array can claim four thousand million elements."""
 
+MAX_OTHER_KEYS = 512
+"""Keys of maps that are neither text nor binary, and the values that such keys consist of, in one section that the broker
+decodes: keys with the same hash, which a client can choose, are all compared with each other. A note (`MAX_NOTE_BYTES`) has
+fewer."""
+
 MAX_REQUEST_BYTES = 1 * MIB
 """Bytes of a management request's body."""
 

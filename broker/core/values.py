@@ -5,8 +5,9 @@ string, symbol and char `str`; binary and decimal128 (its bits) `bytes`; `uuid.U
 `None`; of a described value, the value. Written values become null, boolean, long (ulong if the number is too large for that),
 double, string, binary, uuid, list or map; `Symbol` and `Ulong` are for the types that plain Python types cannot express.
 
-Invariants: bytes that are not a value give BadValue with a text, and no other error; nesting and the number of decoded values are
-limited, so that a few bytes cannot cost much memory or stack; a written value is read back as the same value.
+Invariants: bytes that are not a value give BadValue with a text, and no other error; nesting, and the numbers of decoded values
+and of unusual keys, are limited, so that a few bytes cannot cost much memory, stack or time; a written value is read back as the
+same value.
 """
 
 from __future__ import annotations
@@ -350,17 +351,20 @@ FIXED: dict[int, Callable[[Encoded, int], Any]] = {
 """Constructor of fixed width -> the function that reads its value."""
 _CONSTANTS = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
 _TEXT_ALONE = frozenset((str,))
+_SECRETLY_HASHED = frozenset((str, bytes))
 _TEXT = {0xA1: "utf-8", 0xB1: "utf-8", 0xA3: "ascii", 0xB3: "ascii"}
 
 
 class Reader:
     """Decodes values, and counts them against the bound. One for each section of a message."""
 
-    __slots__ = ("_data", "_max_values", "_n_values")
+    __slots__ = ("_data", "_max_values", "_n_keys", "_n_values")
 
     def __init__(self, data: Encoded, max_values: int = limits.MAX_AMQP_ITEMS) -> None:
         self._data = data
         self._max_values = max_values
+        self._n_keys = 0
+        """Values that were used as keys, or as parts of keys, and whose hashes can be foreseen."""
         self._n_values = 0
 
     def value(self, position: int, end: int, depth: int) -> tuple[Any, int]:
@@ -430,7 +434,7 @@ class Reader:
             raise BadValue(f"the map at byte {start} has {count} keys and values, which is odd")
         keys = items[::2]
         if not _TEXT_ALONE.issuperset(map(type, keys)):
-            keys = list(map(_hashable, keys))
+            keys = list(map(self._key, keys))
         return dict(zip(keys, items[1::2], strict=True))
 
     def _items(self, items: list[Any], count: int, position: int, stop: int, depth: int) -> int:
@@ -452,6 +456,23 @@ class Reader:
                 items.append(item)
         return position
 
+    def _key(self, key: Any) -> Hashable:
+        """A map's key. Text and binary have hashes with a secret of this process. Of other keys a client could choose thousands
+        with the same hash, each of which would be compared with all others, so there may be few of them."""
+        return key if type(key) in _SECRETLY_HASHED else self._hashable(key)
+
+    def _hashable(self, key: Any) -> Hashable:
+        """Lists and maps may be keys in AMQP, but not in Python."""
+        self._n_keys += 1
+        if self._n_keys > limits.MAX_OTHER_KEYS:
+            raise BadValue(f"there are more than {limits.MAX_OTHER_KEYS} keys of maps that are neither text nor binary")
+        if isinstance(key, list):
+            return tuple(map(self._hashable, key))
+        if isinstance(key, dict):
+            return tuple((name, self._hashable(value)) for name, value in key.items())
+        result: Hashable = key
+        return result
+
     @staticmethod
     def _deeper(depth: int, position: int) -> int:
         if depth >= limits.MAX_AMQP_DEPTH:
@@ -464,13 +485,3 @@ def _text(data: Encoded, start: int, stop: int, encoding: str) -> str:
         return str(data[start:stop], encoding)
     except UnicodeDecodeError as error:
         raise BadValue(f"the text at byte {start} is not {encoding.upper()}: {error.reason}") from None
-
-
-def _hashable(key: Any) -> Hashable:
-    """A map's key: lists and maps may be keys in AMQP, but not in Python."""
-    if isinstance(key, list):
-        return tuple(map(_hashable, key))
-    if isinstance(key, dict):
-        return tuple((name, _hashable(value)) for name, value in key.items())
-    result: Hashable = key
-    return result

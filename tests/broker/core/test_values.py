@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from broker.core.values import BadValue, Symbol, Ulong, decode, encode, items, symbols
+from broker.core import limits
+from broker.core.values import BadValue, Symbol, Ulong, decode, encode, items, pairs, symbols
 
 _PLAIN = (
     some.none()
@@ -113,3 +114,38 @@ def test_the_number_of_values_that_are_read_is_bounded() -> None:
     assert decode(encode([1, 2]), max_values=3) == [1, 2]
     with pytest.raises(BadValue, match="more than 2 values"):
         decode(encode([1, 2]), max_values=2)
+
+
+_ALIKE = (1 << 61) - 1
+"""Numbers that differ by this have the same hash."""
+
+
+def _map_of(keys: list[bytes]) -> bytes:
+    """A map of these encoded keys, each with a value of null."""
+    return pairs([piece for key in keys for piece in (key, encode(None))], 0, b"")
+
+
+def test_keys_that_a_client_can_choose_with_the_same_hash_are_few() -> None:
+    chosen = [UUID(int=at * _ALIKE) for at in range(1, limits.MAX_OTHER_KEYS + 2)]
+    assert len(set(map(hash, chosen))) == 1
+    encoded = list(map(encode, chosen))
+    assert decode(_map_of(encoded[:-1])) == dict.fromkeys(chosen[:-1])
+    with pytest.raises(BadValue, match=f"more than {limits.MAX_OTHER_KEYS} keys of maps"):
+        decode(_map_of(encoded))
+    with pytest.raises(BadValue, match=f"more than {limits.MAX_OTHER_KEYS} keys of maps"):
+        decode(items([_map_of(encoded[:-1]), _map_of(encoded[-1:])]))
+
+
+def test_keys_of_text_and_binary_may_be_as_many_as_values() -> None:
+    many = [str(at) for at in range(2 * limits.MAX_OTHER_KEYS)]
+    mixed = [*many, *(each.encode() for each in many), 1]
+    assert decode(_map_of(list(map(encode, mixed)))) == dict.fromkeys(mixed)
+
+
+def test_what_a_key_consists_of_counts() -> None:
+    """Lists of -1 and -2 have the same hash, and are compared item by item."""
+    long = [-1] * (limits.MAX_OTHER_KEYS - 1)
+    assert decode(_map_of([encode(long)])) == {tuple(long): None}
+    with pytest.raises(BadValue, match="keys of maps"):
+        decode(_map_of([encode([*long, -2])]))
+    assert decode(_map_of([encode({"a": [1], "b": 2})])) == {(("a", (1,)), ("b", 2)): None}
