@@ -18,7 +18,6 @@ Reference: docs/reference/management.md.
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 
 from broker.amqp import management_node
 from broker.amqp.data import Condition
@@ -124,7 +123,9 @@ class Administration:
         self._dropped = Bounded(
             clock.seconds, lambda line: _log.warn("{line}", line=line), "dropped management requests or answers"
         )
-        self._failures = Bounded(clock.seconds, lambda line: _log.error("{line}", line=line), "failed management requests")
+        self._failures = Bounded(
+            clock.seconds, lambda line: _log.failure("{line}", level=LogLevel.error, line=line), "failed management requests"
+        )
 
     def take(
         self, producer: Producer, request_bytes: bytes, delivery_id: int, unanswered: Callable[[], object] = lambda: None
@@ -169,7 +170,7 @@ class Administration:
             request.refused(condition)
         except Exception:
             served = True
-            self._failures.line(f"a management request failed in this broker: {traceback.format_exc()}")
+            self._failures.line("a management request failed in this broker")
             request.refused(Condition("amqp:internal-error", "this request failed in the broker: its log has the reason"))
         if served:
             spent_s = self._clock.seconds() - began_s

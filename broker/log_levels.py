@@ -1,6 +1,9 @@
-"""The lowest level of the messages in a broker's log file, which an operator can change while it runs (`qpid-config log`).
+"""The lines of a log file, and the lowest level of those in a broker's log file, which an operator can change while it runs
+(`qpid-config log`).
 
 Life of a level: `--log-enable` sets it at the start; `SET` of the type `log` sets another one, until the process ends.
+
+Invariant: nothing that a text repeats, such as the reason for which a client closes its connection, begins a line.
 """
 
 from __future__ import annotations
@@ -8,13 +11,20 @@ from __future__ import annotations
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.logger import LogLevel, LogLevelFilterPredicate
+from twisted.logger import LogEvent, LogLevel, LogLevelFilterPredicate, formatEvent
 
 from broker.core.nodes import Refused
+from broker.core.printable import printable
 from broker.sessions.principal import Principal
 from broker.settings import LOG_LEVELS
 
 _TWISTED: Final = {"trace": "debug", "notice": "info", "warning": "warn"}
+
+
+def text_of(event: LogEvent) -> str:
+    """The text of an event, as one line. The traceback of a failure follows, in lines that begin with a tab."""
+    failure = event["log_failure"].getTraceback() if "log_failure" in event else ""
+    return "\n\t".join(map(printable, (formatEvent(event), *failure.splitlines())))
 
 
 class LogLevels:

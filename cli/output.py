@@ -22,6 +22,8 @@ from typing import Any, NoReturn
 
 import click
 
+from broker.core.printable import printable
+
 _KILO = 1000
 _RULE = 80
 """The longest line of `=`, unless the headings or the terminal are wider."""
@@ -54,12 +56,8 @@ def text(value: Any) -> str:
 
 
 def shown(text: str) -> str:
-    """The text with an escape for each character that is not printable: control characters (\\x1b, \\n), line separators, and
-    characters that change the direction of writing (\\u202e).
-    """
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    """The text with an escape for each character that is not printable."""
+    return printable(text)
 
 
 def flag(value: Any) -> str:

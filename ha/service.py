@@ -26,7 +26,6 @@ from twisted.logger import (
     FilteringLogObserver,
     ILogObserver,
     Logger,
-    eventAsText,
     globalLogBeginner,
 )
 from twisted.python.failure import Failure
@@ -41,7 +40,7 @@ from broker.core.users import Users
 from broker.disk.journal import FILE_BYTES
 from broker.disk.store import DamagedStore, StorageError, Store, StoreInUse, StoreOfAnotherCluster
 from broker.host import REAL_HOST, Host, keep_freed_memory, raise_open_files
-from broker.log_levels import LogLevels
+from broker.log_levels import LogLevels, text_of
 from broker.net.listener import CannotListen, ConnectionFactory, Handshakes, listen
 from broker.net.reactor import on_hangup
 from broker.options import SettingsError
@@ -577,7 +576,7 @@ def log_to_stderr(levels: LogLevels) -> None:
     @provider(ILogObserver)
     def write(event: dict[str, Any]) -> None:
         moment = datetime.fromtimestamp(event["log_time"], UTC)
-        text = eventAsText(event, includeTimestamp=False, includeSystem=False)
-        sys.stderr.write(f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d} {event['log_level'].name} {text}\n")
+        when = f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d}"
+        sys.stderr.write(f"{when} {event['log_level'].name} {text_of(event)}\n")
 
     globalLogBeginner.beginLoggingTo([FilteringLogObserver(write, [levels.predicate])], redirectStandardIO=False)

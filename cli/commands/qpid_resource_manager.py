@@ -71,17 +71,16 @@ def command(**options: Any) -> None:
         must_take_files(settings.telemetry_dir)
     reactor: Any = monotonic.install()
     # Only now may modules be imported that bring the reactor with them.
-    from twisted.logger import FileLogObserver, FilteringLogObserver, LogEvent, formatEvent, formatTime, globalLogBeginner
+    from twisted.logger import FileLogObserver, FilteringLogObserver, LogEvent, formatTime, globalLogBeginner
 
-    from broker.log_levels import LogLevels
+    from broker.log_levels import LogLevels, text_of
     from resource_manager import witness
     from resource_manager.service import ResourceManager
 
     member = witness.read(settings, note=warn) if settings.witness else None
 
     def line(event: LogEvent) -> str:
-        failure = f"\n{event['log_failure'].getTraceback()}" if "log_failure" in event else ""
-        return f"{formatTime(event['log_time'])} {event['log_level'].name:5} {formatEvent(event)}{failure}\n"
+        return f"{formatTime(event['log_time'])} {event['log_level'].name:5} {text_of(event)}\n"
 
     levels = None if member is None else LogLevels(member[0].log_enable)
     predicates = [] if levels is None else [levels.predicate]
