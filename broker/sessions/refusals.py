@@ -1,7 +1,8 @@
 """Lines in the log file about faults of clients: a limited number of lines, and then the number of omitted ones.
 
 Life: each fault is `told`. Within `_PERIOD_S` seconds `_LINES` of them are written; the first one after that writes how many were
-omitted. Invariant: a client that connects again and again, or repeats a forbidden request, cannot fill the log file.
+omitted. A text may repeat a name of any length, and is cut to `_MAX_CHARS`. Invariant: a client that connects again and again, or
+repeats a forbidden request, cannot fill the log file.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable
 
 _LINES = 20
 _PERIOD_S = 10.0
+_MAX_CHARS = 4096
 
 
 class Bounded:
@@ -31,7 +33,7 @@ class Bounded:
             self._since, self._lines, self._unwritten = now, 0, 0
         if self._lines < _LINES:
             self._lines += 1
-            self._write(text)
+            self._write(text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 3]}...")
         else:
             self._unwritten += 1
 

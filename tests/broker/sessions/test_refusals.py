@@ -23,3 +23,11 @@ def test_each_fault_is_a_line_until_there_are_too_many_and_then_their_number_is_
     clock.advance(11)
     refusals.told("10.0.0.2:2", "amqp:not-allowed: no")
     assert len(lines) == 23
+
+
+def test_a_line_is_cut_however_long_a_name_is_that_it_repeats() -> None:
+    clock, lines = Clock(), list[str]()
+    refusals = Refusals(clock.seconds, lines.append)
+    refusals.line("a" * 4096)
+    refusals.line("a" * 4097)
+    assert lines == ["a" * 4096, "a" * 4093 + "..."]
