@@ -578,10 +578,15 @@ def _check_known(what: str, arguments: dict[str, Any], known: frozenset[str], in
             raise Refused(400, f"{what}: the names of arguments must be texts, and {key!r} is not one")
         _check_storable(f"{what}: argument {key!r}", value)
         if key.startswith(("qpid.", "x-")) and key not in known:
-            near = " or ".join(map(repr, get_close_matches(key.lower(), sorted(known), n=2, cutoff=0.75)))
+            near = " or ".join(map(repr, _near(key.lower(), known)))
             hint = f"{instead[key]}; " if key in instead else f"did you mean {near}? " if near else ""
             text = f"this broker does not have {key!r} ({hint}docs/reference/queue-arguments.md has all arguments)"
             raise Refused(501, f"{what}: {text}")
+
+
+def _near(key: str, known: frozenset[str]) -> list[str]:
+    """The known arguments that this one may mean. None is like a very long one, for which the search would take long."""
+    return get_close_matches(key, sorted(known), n=2, cutoff=0.75) if len(key) <= limits.MAX_NAME_BYTES else []
 
 
 def _check_storable(what: str, value: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.core import planning
 from broker.core.commands import MACHINE_VERSION
 from broker.core.nodes import CLUSTER, LOCAL, Nodes, Refused
 from broker.core.passage import NAMES as OF_EXCHANGES
@@ -78,6 +79,21 @@ def test_an_unknown_argument_is_refused_with_the_nearest_ones_and_the_page(name:
     page = "docs/reference/queue-arguments.md"
     assert str(caught.value) == f"queue 'q': this broker does not have '{name}' ({hint}{page} has all arguments)"
     assert (ROOT / page).exists()
+
+
+def test_for_a_very_long_argument_no_near_one_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when a request of 1 MiB takes half a second, in which no client is served."""
+    looked_for: list[str] = []
+
+    def look(name: str, known: list[str], n: int, cutoff: float) -> list[str]:
+        looked_for.append(name)
+        return []
+
+    monkeypatch.setattr(planning, "get_close_matches", look)
+    for name in ("qpid.max_cont", "qpid." + "max" * 300_000):
+        with pytest.raises(Refused, match="this broker does not have"):
+            plan_queue(nodes(), "q", "u", {"arguments": {name: 1}})
+    assert looked_for == ["qpid.max_cont"]
 
 
 def test_an_attribute_that_has_no_effect_is_refused() -> None:
