@@ -283,6 +283,7 @@ class Broker:
         for node in self.logs.follow(ledger, changes):
             self.queues.gone(node)
             self.making.gone(node)
+        self.guard.follow(changes)
         self.exchanges.follow(changes)
         self.queues.follow(changes)
         self.queues.unused.follow(changes)

@@ -5,9 +5,9 @@ asks its `Rights` for the lookups that it needs (`broker.core.acl.questions`). A
 key, or the node that it names, decides. `Guard.enforce` puts new rules in force; its caller then starts a new check of existing
 connections and links.
 
-Invariants: an action that is not allowed does not begin; a cached result comes from the rules in force; the number of cached
-results and the length of their keys are limited; a denial contains the lookup in the syntax of an ACL file, and nothing that the
-client has not sent itself.
+Invariants: an action that is not allowed does not begin; a cached result comes from the rules in force, and from the attributes
+that its node has; the number of cached results and the length of their keys are limited; a denial contains the lookup in the
+syntax of an ACL file, and nothing that the client has not sent itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from broker.core import limits
 from broker.core.acl.questions import Lookup, Lookups, publish, shown
 from broker.core.acl.rules import MAX_KEPT, Acl, Decision
+from broker.core.definitions import Change, ExchangeAltered, QueueAltered
 from broker.core.sasl import NOBODY
 from broker.sessions.audit import Audit, Who
 
@@ -43,6 +44,11 @@ class Guard:
         """Put these rules in force."""
         self.acl = acl
         self.kept.clear()
+
+    def follow(self, changes: Iterable[tuple[Change, str]]) -> None:
+        """A log has applied these changes: the attributes of a queue or exchange, by which rules decide, may be others."""
+        if any(isinstance(change, QueueAltered | ExchangeAltered) for change, _ in changes):
+            self.kept.clear()
 
     def connections_of(self, user: str) -> int | None:
         """How many connections this user may have; None for any number."""

@@ -274,6 +274,31 @@ def test_a_long_subject_passes_no_rule_that_denies_a_key() -> None:
         assert (statuses(ann, sender), b.depth("spy")) == ([ACCEPTED], 1)
 
 
+def test_a_queue_or_exchange_that_is_altered_is_looked_at_again_for_the_next_message_that_names_it() -> None:
+    """Breaks when a link without an address is judged for ever by what the queue was at its first message, unlike all others."""
+    with bench() as b:
+        enforce(
+            b,
+            "acl allow boss all\nacl allow ann access queue queuemaxcountupperlimit=10\n"
+            "acl allow ann access exchange alternate=amq.fanout\nacl allow ann publish exchange",
+        )
+        boss, ann = as_user(b, "boss"), as_user(b, "ann")
+        assert boss.request("CREATE", "queue", "q", {"arguments": {"qpid.max_count": 5}})[0] == 201
+        assert boss.request("CREATE", "exchange", "x", {"exchangeType": "topic"})[0] == 201
+        relay = ann.sender(None)
+
+        def outcomes() -> list[str]:
+            ann.send(relay, "x", address="q")
+            ann.send(relay, "x", address="x/k")
+            return statuses(ann, relay)[-2:]
+
+        assert outcomes() == [ACCEPTED, REJECTED]
+        assert boss.request("UPDATE", "queue", "q", {"arguments": {"qpid.max_count": 11}})[0] == 200
+        assert outcomes() == [REJECTED, REJECTED]
+        assert boss.request("UPDATE", "exchange", "x", {"alternateExchange": "amq.fanout"})[0] == 200
+        assert outcomes() == [REJECTED, ACCEPTED]
+
+
 def test_denials_of_long_subjects_and_long_addresses_take_no_memory() -> None:
     """Breaks when a user without any right fills the memory of the primary with messages that are all rejected."""
     with bench() as b:
