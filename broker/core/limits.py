@@ -132,6 +132,9 @@ MAX_MESSAGE_TTL_MS = 10 * 366 * 24 * 3600 * 1000
 SASL_FRAME_BYTES = 512
 """Largest frame of the SASL layer: AMQP's own MIN-MAX-FRAME-SIZE (part 5.3.1)."""
 
+MAX_PASSWORD_CHARS = 1024
+"""Characters of a password."""
+
 TOKEN_FRAME_BYTES = 4 * KIB
 """The same where tokens are accepted (`--token-keys`): tokens of most issuers have one or two thousand bytes."""
 

@@ -25,7 +25,7 @@ from broker.core import limits, sasl
 from broker.core.bearer import OAUTHBEARER, XOAUTH2, Desk
 from broker.core.identity import Certificate
 from broker.core.tokens import may_be_token
-from broker.core.users import HASHES, BadPassword, Keys, Users, derive, name_of, prepared, scram
+from broker.core.users import HASHES, BadPassword, Keys, Users, derive, is_long, name_of, prepared, scram
 
 _NOT_READ = "cannot be read"
 _WRONG = "name or password is wrong"
@@ -153,6 +153,8 @@ class Scram:
             return sasl.Deny(f"SASL {self._mechanism}{why}", name)
 
     def _first(self, message: str) -> sasl.Step:
+        if is_long(message, limits.SASL_FRAME_BYTES):  # scramp would prepare the name in it
+            return sasl.Deny(f"SASL {self._mechanism}: {_NOT_READ}")
         self._server.set_client_first(message)
         asked = sasl.Ask(self._server.get_server_first().encode())
         self._next = Scram._final

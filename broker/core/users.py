@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
+from unicodedata import normalize
 
 from broker.core import limits
 
@@ -81,11 +82,19 @@ KeysOf = Mapping[str, Keys]
 """Mechanism -> a user's keys."""
 
 
+def is_long(text: str, most: int) -> bool:
+    """Whether a text has more characters than these, as it is or normalised: one may become eighteen. SASLprep looks at each of
+    them for 10 us, and anybody may send such a text."""
+    return len(text) > most or len(normalize("NFKC", text)) > most
+
+
 def prepared(text: str, what: str) -> str:
     """A name or password in the form for comparisons (SASLprep, RFC 4013). BadPassword when it is not allowed."""
     from scramp import ScramException
     from scramp.core import saslprep
 
+    if is_long(text, limits.MAX_PASSWORD_CHARS):
+        raise BadPassword(f"the {what} has more than {limits.MAX_PASSWORD_CHARS} characters")
     try:
         found: str = saslprep(text)
     except ScramException:
@@ -99,7 +108,7 @@ def name_of(text: str) -> str:
     """The prepared name of a user. BadPassword when it is not allowed."""
     if _ASCII_NAME.fullmatch(text):
         return text  # like most names: SASLprep would not change it, and is slow
-    name = prepared(text, "name")
+    name = "" if is_long(text, 2 * limits.MAX_NAME_BYTES) else prepared(text, "name")
     if not _NAME.fullmatch(name) or len(name.encode()) > limits.MAX_NAME_BYTES:
         raise BadPassword(
             f"a name has no spaces, no @ , = in it, does not begin with #, and has at most {limits.MAX_NAME_BYTES} bytes"

@@ -26,7 +26,6 @@ from cli import endings, options
 from cli.output import say, show_json
 
 NAME = "qpid-passwd"
-_MAX_CHARS = 1024
 _FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 _USER = click.argument("name")
 
@@ -36,9 +35,9 @@ def _password(prompt: str, *, confirm: bool) -> str:
     if sys.stdin.isatty():
         given = str(click.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True))
     else:
-        given = sys.stdin.readline(_MAX_CHARS + 1).rstrip("\r\n")
-    if len(given) > _MAX_CHARS:
-        raise endings.Refused(f"a password has at most {_MAX_CHARS} characters")
+        given = sys.stdin.readline(limits.MAX_PASSWORD_CHARS + 1).rstrip("\r\n")
+    if len(given) > limits.MAX_PASSWORD_CHARS:
+        raise endings.Refused(f"a password has at most {limits.MAX_PASSWORD_CHARS} characters")
     return _accepted(users.prepared, given, "password")
 
 

@@ -165,6 +165,23 @@ def test_what_is_no_first_message_is_turned_away(message: bytes) -> None:
     assert Scram(SHA_256, register(), NONCE).step(message) == sasl.Deny("SASL SCRAM-SHA-256: cannot be read")
 
 
+@pytest.mark.parametrize("letter, count", [("\ufdfa", 160), ("\ufdfa", 1290), ("\u0301", 1900)])
+def test_what_grows_or_is_long_is_not_prepared(letter: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when a stranger's frame of 4 KiB takes a quarter of a second: a ligature becomes eighteen letters, and SASLprep
+    looks at each of them."""
+
+    def prepare(text: str) -> str:
+        raise AssertionError(f"{len(text)} characters are prepared")
+
+    monkeypatch.setattr("scramp.core.saslprep", prepare)
+    text, wrong = letter * count, "a name has no spaces, no @ , = in it, does not begin with #, and has at most 255 bytes"
+    assert plain("ann", text) == sasl.Deny("SASL PLAIN: the password has more than 1024 characters")
+    assert plain(text, "x") == sasl.Deny(f"SASL PLAIN: {wrong}")
+    assert TakenAtItsWord("QPID").step(f"\0{text}\0x".encode()) == sasl.Deny(f"SASL PLAIN: {wrong}")
+    first = f"n,,n={text},r=abc".encode()
+    assert Scram(SHA_256, register(), NONCE).step(first) == sasl.Deny("SASL SCRAM-SHA-256: cannot be read")
+
+
 @pytest.mark.parametrize("message", [b"y,,n=ann,r=abc", b"n,,n=ann@QPID,r=abc"])
 def test_a_client_may_know_of_channel_bindings_or_write_its_realm(message: bytes) -> None:
     assert isinstance(Scram(SHA_256, register(), NONCE).step(message), sasl.Ask)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from unicodedata import normalize
 
 import pytest
 from hypothesis import given
@@ -113,6 +114,14 @@ def test_a_name_stands_once_and_there_is_a_most_of_them(monkeypatch: pytest.Monk
 def test_an_empty_password_is_none() -> None:
     with pytest.raises(BadPassword, match=r"^the password is empty$"):
         users.prepared("\u00ad", "password")
+
+
+def test_a_name_may_come_in_more_characters_than_it_has() -> None:
+    """The longest names of Greek letters, each of which a client may send as four characters."""
+    name = "\u1f82" * 85
+    assert users.name_of(normalize("NFD", name)) == name
+    with pytest.raises(BadPassword, match="at most 255 bytes"):
+        users.name_of(normalize("NFD", name + "\u1f82"))
 
 
 def test_nothing_secret_is_in_a_repr() -> None:
