@@ -136,8 +136,11 @@ class Arrivals:
     def _learn(self, data: bytes) -> int:
         self._balance -= LEARNING_COSTS
         noted = _Noted(data)
-        kind = self._kind_of(noted)
-        if kind == ODD or len(noted.read) > MAX_PLACE_BYTES:
+        try:
+            kind = self._kind_of(noted)
+        except _TooMuch:
+            return self._kind_of(data)
+        if kind == ODD:
             return kind
         size = _size_of_body(data)
         places = noted.places(without=size)
@@ -162,8 +165,13 @@ class Arrivals:
         return _is_malformed(data) or (self._names is not None and _is_of_others(data, self._names))
 
 
+class _TooMuch(Exception):
+    """The check reads more bytes of a message than a layout may have. To note them all would take long: a message may have
+    hundreds of thousands of sections."""
+
+
 class _Noted(bytes):
-    """A message that notes which of its bytes are read."""
+    """A message that notes which of its bytes are read. _TooMuch."""
 
     read: set[int]
 
@@ -173,13 +181,19 @@ class _Noted(bytes):
         return self
 
     def __getitem__(self, at: Any) -> Any:
-        self.read.update(range(*at.indices(len(self))) if isinstance(at, slice) else (at % len(self),))
+        self._note(range(*at.indices(len(self))) if isinstance(at, slice) else (at % len(self),))
         return super().__getitem__(at)
 
     def find(self, sub: Any, start: SupportsIndex | None = None, end: SupportsIndex | None = None, /) -> int:
         """That of bytes; it reads all that it is told to search."""
-        self.read.update(range(*slice(start, end).indices(len(self))))
+        self._note(range(*slice(start, end).indices(len(self))))
         return super().find(sub, start, end)
+
+    def _note(self, places: Sequence[int]) -> None:
+        if len(places) <= MAX_PLACE_BYTES:
+            self.read.update(places)
+        if max(len(self.read), len(places)) > MAX_PLACE_BYTES:
+            raise _TooMuch
 
     def places(self, without: slice) -> tuple[slice, ...]:
         """What was read, as runs, in ascending order."""

@@ -237,7 +237,10 @@ def check(data: Encoded) -> None:
     position, last, end = 0, 0, len(data)
     try:
         while position < end:
-            code, value = _descriptor(data, position)
+            if data[position] == 0 and data[position + 1] == 0x53 and data[position + 2] in _NAMES:
+                code, value = data[position + 2], position + 3  # as all write it: there may be hundreds of thousands
+            else:
+                code, value = _descriptor(data, position)
             if code not in SECTIONS_AFTER[last]:
                 raise BadMessage(f"the {_NAMES[code]} section at byte {position} may not stand behind the {_NAMES[last]} section")
             types = TYPES.get(code)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import proton
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core import arrivals, message
-from broker.core.arrivals import Arrivals
+from broker.core.arrivals import Arrivals, _Noted
 from broker.core.message import BadMessage
 
 ANN, BOB = b"ann@QPID", b"bob@QPID"
@@ -168,3 +170,24 @@ def test_large_and_scattered_layouts_are_not_kept() -> None:
     assert checked(link, [large]) == checked(link, [large]) == 1
     scattered = b"\x00\x53\x75\xa0\x09 in parts" * (arrivals.MAX_PLACES + 1)
     assert checked(link, [scattered]) == checked(link, [scattered]) == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x00\x53\x75\xa0\x00" * 100_000, sent("it", annotations={proton.symbol("x-opt-note"): "n" * 500_000})],
+    ids=["sections", "annotations"],
+)
+def test_of_a_message_few_places_are_noted_however_many_are_read(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when each of the first messages of a link takes a second if it has so many sections: no client is served then."""
+    most, note = 0, _Noted._note
+
+    def noting(self: _Noted, places: Sequence[int]) -> None:
+        nonlocal most
+        try:
+            note(self, places)
+        finally:
+            most = max(most, len(self.read))
+
+    monkeypatch.setattr(_Noted, "_note", noting)
+    assert Arrivals(None).look([data]) == ([], False)
+    assert 0 < most <= 2 * arrivals.MAX_PLACE_BYTES
