@@ -39,7 +39,7 @@ class LogListener(Protocol):
         unchanged."""
 
     def on_writable(self) -> None:
-        """`may_propose` has become true again."""
+        """`may_propose` has become true again, or only the disk takes writes again: on a broker that is not the primary, too."""
 
     def on_quiesce(self, within_s: float, done: Callable[[], None]) -> None:
         """Another broker will take over: let the clients settle their messages, and call `done` when all their input is answered,

@@ -462,9 +462,7 @@ class ReplicatedLog:
 
     def _durable(self, index: int, epoch: int, sync_s: float) -> None:
         self.syncs.add(sync_s)
-        if self._proposing.refused:
-            self._proposing.refused = False
-            _log.info("the disk takes writes again ({name} log)", name=self.name)
+        self._disk_takes()
         if not self._stopped:
             self._applying.durable()
             self._take(self.replica.stored(self._awake.seconds(), index, epoch))
@@ -479,6 +477,15 @@ class ReplicatedLog:
         """Stop, and let the broker stop with this text."""
         self.stop()
         self._storage_error(text, True)
+
+    def _disk_takes(self) -> None:
+        """The disk has taken a write. The listener is told now, unless `told` does so in this turn: a backup never gets there."""
+        if not self._proposing.refused:
+            return
+        self._proposing.refused = False
+        _log.info("the disk takes writes again ({name} log)", name=self.name)
+        if not self._stopped and not self.may_propose:
+            self._listener.on_writable()
 
     def _storage_error(self, text: str, fatal: bool) -> None:
         self._proposing.refuse()

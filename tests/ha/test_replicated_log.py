@@ -538,6 +538,18 @@ class TestDisk:
         machine.run_until(lambda: machine.level(a, b, c))
         assert [bodies(each) for each in (a, b, c)] == [[b"one"]] * 3
 
+    def test_a_backup_is_told_when_its_full_disk_takes_writes_again(self, machine: Machine) -> None:
+        """Breaks when only a primary is told: the backup went on saying that its disk was full, until it was one."""
+        disk = machine.disks["b"] = FullDisk()
+        a, b, _ = machine.cluster("a", "b", "c")
+        disk.full.set()
+        machine.write(a, b"one")
+        machine.run_until(lambda: bool(b.ledger.errors))
+        assert "writable" not in b.ledger.told
+        disk.full.clear()
+        machine.run_until(lambda: machine.level(a, b))
+        assert b.ledger.told.count("writable") == 1
+
     def test_a_full_disk_stops_proposals_until_there_is_room(self, machine: Machine) -> None:
         """Nothing is lost, and the broker goes on by itself."""
         disk = machine.disks["a"] = FullDisk()
