@@ -171,6 +171,8 @@ class ReplicatedLog:
             self._take,
             self.retention.checkpoint,
             lambda: self._stopped,
+            self._disk_refuses,
+            self._disk_takes,
         )
         self._sender = BatchSender(
             self._outbox, self._cache, self.journal, in_thread, lambda: self.replica.epoch, self._snapshot_effects.unreadable
@@ -477,6 +479,11 @@ class ReplicatedLog:
         """Stop, and let the broker stop with this text."""
         self.stop()
         self._storage_error(text, True)
+
+    def _disk_refuses(self, text: str) -> None:
+        """The disk has no room: say so once, until it takes writes again."""
+        if not self._proposing.refused:
+            self._storage_error(text, False)
 
     def _disk_takes(self) -> None:
         """The disk has taken a write. The listener is told now, unless `told` does so in this turn: a backup never gets there."""

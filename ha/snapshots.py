@@ -324,12 +324,17 @@ class Snapshots:
             self._receiver = Receiver(self._folder, chunk.total_bytes, disk=self._journal.disk)
         if self._receiver is None:
             raise ValueError(f"a chunk at byte {chunk.offset} of a snapshot came before its beginning")
-        self._receiver.write(chunk.offset, data)
+        written = self._receiver.received - chunk.offset  # more than 0 if the disk has refused the rest of this chunk before
+        self._receiver.write(chunk.offset + max(written, 0), data[max(written, 0) :])
         if self._receiver.received < chunk.total_bytes:
             return None
         receiver, self._receiver = self._receiver, None
         self._received = receiver.finish()
         return self._received
+
+    def keeps(self, chunk: SnapshotChunk) -> bool:
+        """Whether everything before this chunk, which the disk has refused, is kept, so that it is enough to store it again."""
+        return self._receiver is not None and self._receiver.keeps(chunk.offset)
 
     def take_received(self) -> Checkpoint:
         """The checkpoint that was received completely, to be installed now."""

@@ -143,6 +143,10 @@ class Receiver:
         """The offset that the next chunk must have."""
         return self._received
 
+    def keeps(self, offset: int) -> bool:
+        """Whether it has everything before this offset, and a chunk at this offset can follow, perhaps without its beginning."""
+        return bool(self._parts) and offset <= self._received
+
     def write(self, offset: int, data: bytes) -> None:
         """Add a chunk. ValueError when it is not the next one or exceeds the end. BadBatch when the stream does not begin like a
         checkpoint; NewerFormat. StorageError when the disk refuses: to open or write, and then the rest of the chunk, from

@@ -163,6 +163,17 @@ class Backup:
         if self.primary:
             self._reply(0)
 
+    def chunk_refused(self, index: int, *, kept: bool) -> None:
+        """The disk has refused a chunk. Nothing is requested now: the primary repeats its request a little later. Unless the
+        chunks before it are `kept`, the snapshot then begins again.
+        """
+        incoming = self._incoming
+        if incoming is None or incoming.index != index:
+            return
+        incoming.writing = 0
+        if not kept:
+            self._incoming = None
+
     def snapshot_failed(self, index: int) -> None:
         """The edge found that the snapshot is damaged: begin again."""
         incoming = self._incoming

@@ -110,7 +110,8 @@ class StoreChunk(msgspec.Struct, frozen=True):
     `Replica.chunk_stored`.
 
     After the last chunk: sync, check the whole checkpoint, and call `Replica.snapshot_stored` instead. Call
-    `snapshot_failed` if either fails.
+    `chunk_refused` if the disk refuses either, and `snapshot_failed` if what has come is damaged. A chunk that was
+    refused comes again.
     """
 
     chunk: SnapshotChunk

@@ -245,6 +245,12 @@ class Replica:
             self._office.role.snapshot_stored(now, index, epoch, members)
         return self._done(now)
 
+    def chunk_refused(self, now: float, index: int, *, kept: bool) -> list[Effect]:
+        """The disk has refused the chunk of the last StoreChunk: it may be full. `kept`: it has those before."""
+        if isinstance(self._office.role, Backup):
+            self._office.role.chunk_refused(index, kept=kept)
+        return self._done(now)
+
     def snapshot_failed(self, now: float, index: int) -> list[Effect]:
         """A received checkpoint is damaged: fetch it again."""
         if isinstance(self._office.role, Backup):

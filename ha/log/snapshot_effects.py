@@ -1,7 +1,9 @@
 """Executes the core's effects about snapshots: sends one to a backup that needs it, and stores and installs one that arrives.
 
 Life of a snapshot that arrives: each chunk is stored, in order, and acknowledged by the core. The last one completes a
-checkpoint. If the core still wants it, it replaces log and state (`InstallSnapshot`); otherwise it is left.
+checkpoint. If the core still wants it, it replaces log and state (`InstallSnapshot`); otherwise it is left. A chunk that the
+disk refuses comes again, at the pace at which the primary repeats itself: a disk that stays full costs little, and the broker
+says once that it is full.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.disk.checkpoint import Checkpoint
+from broker.disk.durable import StorageError
 from broker.disk.journal import Journal
 from ha.batch_cache import BatchCache
 from ha.core.effects import Effect, InstallSnapshot, LeaveSnapshot, SendSnapshot, StoreChunk
@@ -29,7 +32,8 @@ _log = Logger(namespace="ha")
 
 class SnapshotEffects:
     """See the module. `seconds` is the core's time, `take` executes its effects, `renew` has a checkpoint written, `stopped` says
-    whether the log has stopped: then chunks that are being stored have no effect any more."""
+    whether the log has stopped: then chunks that are being stored have no effect any more. `disk_refuses(text)` and `disk_takes`
+    are called when the disk has refused a chunk, because it is full or too many files are open, and when it has taken one."""
 
     def __init__(
         self,
@@ -43,6 +47,8 @@ class SnapshotEffects:
         take: Callable[[list[Effect]], None],
         renew: Callable[..., None],
         stopped: Callable[[], bool],
+        disk_refuses: Callable[[str], None],
+        disk_takes: Callable[[], None],
     ) -> None:
         self._replica = replica
         self._journal = journal
@@ -54,6 +60,8 @@ class SnapshotEffects:
         self._take = take
         self._renew = renew
         self._stopped = stopped
+        self._disk_refuses = disk_refuses
+        self._disk_takes = disk_takes
 
     def execute(self, effect: SendSnapshot | StoreChunk | LeaveSnapshot | InstallSnapshot, received: list[bytes]) -> None:
         """Execute one effect. `received`: the data beside the message that the core steps now."""
@@ -106,6 +114,7 @@ class SnapshotEffects:
     def _stored(self, checkpoint: Checkpoint | None, chunk: SnapshotChunk) -> None:
         if self._stopped():
             return
+        self._disk_takes()
         now = self._seconds()
         if checkpoint is None:
             self._take(self._replica.chunk_stored(now, chunk.index))
@@ -115,8 +124,16 @@ class SnapshotEffects:
             self._snapshots.leave_received()
 
     def _failed(self, failure: Failure, chunk: SnapshotChunk) -> None:
-        _log.error("the snapshot of batch {index} cannot be kept: {why}", index=chunk.index, why=failure.getErrorMessage())
-        if not self._stopped():
+        error = failure.value
+        if self._stopped():
+            return
+        if isinstance(error, StorageError) and not error.fatal:
+            self._disk_refuses(str(error))
+        else:
+            _log.error("the snapshot of batch {index} cannot be kept: {why}", index=chunk.index, why=failure.getErrorMessage())
+        if isinstance(error, StorageError):
+            self._take(self._replica.chunk_refused(self._seconds(), chunk.index, kept=self._snapshots.keeps(chunk)))
+        else:
             self._take(self._replica.snapshot_failed(self._seconds(), chunk.index))
 
     def _install(self, index: int, epoch: int) -> None:

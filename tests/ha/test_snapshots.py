@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from broker.core.records import BatchBuilder
 from broker.disk import bodies, segments
 from broker.disk.bodies import file_of
 from broker.disk.checkpoint import Checkpoint
+from broker.disk.durable import ASIDE
 from broker.disk.files import RealDisk
 from broker.disk.recovery import DAMAGED
 from broker.disk.transfer import Receiver, RottenBodies
@@ -27,7 +28,7 @@ from ha.core.effects import State
 from ha.core.membership import Change
 from ha.core.messages import SnapshotChunk
 from ha.snapshots import CHUNK_BYTES
-from tests.broker.disk.logs import Log, SlowWriter, batches
+from tests.broker.disk.logs import FailingSync, FullDisk, Log, SlowWriter, batches
 from tests.ha.log_cluster import Broker, Machine
 from tests.ha.log_on_disk import Owner, queue_add
 from tests.ha.test_halted_log import Mixed
@@ -370,6 +371,65 @@ def test_a_snapshot_waits_while_too_many_files_are_open_and_nothing_counts_as_da
     disk.full = False
     machine.run_until(lambda: mixed.level("a", "b", "c"))
     assert mixed.listeners["c"].state.messages[1].depth == 10
+    machine.close()
+
+
+class Room(FullDisk):
+    """A disk with so many bytes of room for what is received, while it is `full`."""
+
+    room = 0
+
+    def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
+        if self.full.is_set() and os.readlink(f"/proc/self/fd/{fd}").endswith(f"received{ASIDE}") and self.room:
+            taken, self.room = min(self.room, sum(map(len, buffers))), max(0, self.room - sum(map(len, buffers)))
+            return RealDisk.write(self, fd, [b"".join(buffers)[:taken]], offset)
+        return super().write(fd, buffers, offset)
+
+
+def test_a_full_disk_that_gets_a_snapshot_is_told_once_and_what_was_kept_does_not_come_again(tmp_path: Path) -> None:
+    """Breaks when it all begins again at once, as fast as the network is, with a line for each time."""
+    machine, a, _ = behind_a_checkpoint(tmp_path)
+    disk = machine.disks["c"] = Room()
+    back = machine.start("c", connect=False)
+    disk.full.set()
+    disk.room = CHUNK_BYTES + 1000
+    chunks: list[int] = []
+    plain = back.log._snapshots.store
+
+    def counted(chunk: SnapshotChunk, data: bytes, source: str) -> Deferred[Checkpoint | None]:
+        chunks.append(chunk.offset)
+        return plain(chunk, data, source)
+
+    back.log._snapshots.store = counted  # type: ignore[method-assign]
+    with error_lines() as lines:
+        machine.connect("c", "a")
+        machine.run_for(5.0)
+        assert chunks[:2] == [0, CHUNK_BYTES]
+        assert set(chunks[1:]) == {CHUNK_BYTES}, "what is on the disk does not come again"
+        assert 3 <= len(chunks) <= 7, "it comes at the pace at which the primary repeats itself"
+        ((text, fatal),) = back.ledger.errors
+        assert "make room" in text
+        assert not fatal
+        disk.full.clear()
+        machine.run_until(lambda: machine.level(a, back))
+    assert lines == []
+    assert "writable" in back.ledger.told
+    machine.close()
+
+
+def test_a_snapshot_that_a_disk_cannot_sync_does_not_begin_again_at_once(tmp_path: Path) -> None:
+    """What was written before is not kept then. Breaks when it comes again as fast as the network is."""
+    machine, a, _ = behind_a_checkpoint(tmp_path)
+    disk = machine.disks["c"] = FailingSync()
+    back = machine.start("c", connect=False)
+    disk.broken.set()
+    with error_lines() as lines:
+        machine.connect("c", "a")
+        machine.run_for(5.0)
+        assert 1 <= len(lines) <= 5
+        assert all("cannot be kept" in line for line in lines)
+        disk.broken.clear()
+        machine.run_until(lambda: machine.level(a, back))
     machine.close()
 
 

@@ -169,10 +169,12 @@ class TestReceiving:
         assert replica.snapshot_stored(1.0, 9, 1, ABCD) == []
         assert replica.snapshot_failed(1.0, 9) == []
         assert replica.chunk_stored(1.0, 9) == []
+        assert replica.chunk_refused(1.0, 9, kept=True) == []
         receive(replica, 1)
         assert replica.snapshot_stored(1.0, 9, 1, ABCD) == [], "not complete"
         assert replica.snapshot_stored(1.0, 8, 1, ABCD) == []
         assert replica.snapshot_failed(1.0, 8) == []
+        assert replica.chunk_refused(1.0, 8, kept=False) == []
         assert replica.step(1.0, "a", chunk(1))[0] == StoreChunk(chunk(1)), "it goes on where it was"
 
     def test_a_damaged_snapshot_is_fetched_again(self) -> None:
@@ -181,6 +183,19 @@ class TestReceiving:
         receive(replica, 3)
         assert replica.snapshot_failed(1.0, 9) == [Send("a", SnapshotReply(2, 9, 0))]
         assert replica.step(1.0, "a", chunk(0))[0] == StoreChunk(chunk(0))
+
+    def test_a_chunk_that_the_disk_refuses_is_stored_when_the_primary_repeats_itself(self) -> None:
+        """Breaks when a backup with a full disk asks for it all again at once, and again, as fast as the network is."""
+        replica = backup()
+        receive(replica, 1)
+        assert replica.step(1.0, "a", chunk(1))[0] == StoreChunk(chunk(1))
+        assert replica.chunk_refused(1.0, 9, kept=True) == []
+        assert replica.step(2.0, "a", chunk(1))[0] == StoreChunk(chunk(1))
+        assert replica.chunk_stored(2.0, 9) == [Send("a", SnapshotReply(2, 9, 2))]
+        replica.step(2.0, "a", chunk(2))
+        assert replica.chunk_refused(2.0, 9, kept=False) == []
+        assert replica.step(3.0, "a", chunk(2)) == [Send("a", SnapshotReply(2, 9, 0))], "what came before is lost"
+        assert replica.step(3.0, "a", chunk(0))[0] == StoreChunk(chunk(0))
 
     def test_without_a_primary_there_is_nobody_to_tell(self) -> None:
         """The link broke while the snapshot was made durable; it counts all the same."""
@@ -291,4 +306,5 @@ class TestSending:
         assert replica.snapshot_stored(cluster.now, 99, 1, ABC) == []
         assert replica.snapshot_failed(cluster.now, 99) == []
         assert replica.chunk_stored(cluster.now, 99) == []
+        assert replica.chunk_refused(cluster.now, 99, kept=True) == []
         assert replica.status(cluster.now).peers[0].progress == Pace.REPLICATE
