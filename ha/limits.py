@@ -17,5 +17,6 @@ fit into it; otherwise each piece would take a second frame, and a write, for it
 PEER_MESSAGE_BYTES = 256 * MIB
 """The largest message between members, for example with one batch that is larger than usual."""
 
-PEER_BUFFER_BYTES = 64 * MIB
-"""Bytes buffered for a member that does not read. Above this its link is restarted."""
+PEER_BUFFER_BYTES = PEER_MESSAGE_BYTES + 32 * MIB
+"""Bytes buffered for a member that does not read. Above this its link is restarted. So the largest message fits behind the
+batches that may be on their way to it: a link that is restarted for a message would be restarted for it again and again."""

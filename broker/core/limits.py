@@ -260,7 +260,10 @@ BATCH_TARGET_BYTES = 1 * MIB
 (see broker.core.pace)."""
 
 MAX_BATCH_BYTES = 64 * MIB
-"""Largest batch. A batch whose header has a larger length counts as damaged."""
+"""Batch for messages that must be in one: a transaction with more, in all the queues that get it, is refused."""
+
+BATCH_COPY_BYTES = 32
+"""What each message of a batch takes beside its bytes, its length and its times; rounded up."""
 
 INFLOW_BYTES = 32 * MIB
 """Bytes of messages from clients that are not committed yet. Above it, connections that send messages are not read until half of

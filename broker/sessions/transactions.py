@@ -112,6 +112,15 @@ class _Part(NamedTuple):
     """The messages that pass through exchanges which number or keep them."""
 
 
+def _too_large(part: _Part) -> str:
+    """Why this part does not fit into one batch, "" if it does: each queue that gets a message has its own copy."""
+    count = sum([len(posts) for _, posts in part.puts])
+    nbytes = sum([_nbytes(posts) for _, posts in part.puts]) + count * limits.BATCH_COPY_BYTES
+    if nbytes <= limits.MAX_BATCH_BYTES:
+        return ""
+    return f"its messages are {nbytes} bytes in all the queues that they are routed to, and {limits.MAX_BATCH_BYTES} are the most"
+
+
 class Transaction:
     """See the module. `coordinator`: the link that it was declared on."""
 
@@ -192,6 +201,9 @@ class Transaction:
         for retired in self._retired:
             parts[retired.queue.ledger].retired.append(retired)
         for ledger, part in parts.items():
+            fault = _too_large(part)
+            if fault:
+                raise BadRequest(ROLLBACK, fault)
             if not ledger.room.takes(sum(_nbytes(posts) for _, posts in part.puts)):
                 raise Unplaced
         lead = logs.lead

@@ -18,12 +18,13 @@ from broker.amqp.engine import Engine
 from broker.core import users
 from broker.core.commands import MACHINE_VERSION
 from broker.core.identity import Socket
-from broker.core.limits import PIECE_BYTES
+from broker.core.limits import MAX_BATCH_BYTES, PIECE_BYTES
 from broker.core.users import SHA_256, Users
 from broker.sessions.authentication import Authentication
 from ha.amqp.replication_link import encode
 from ha.core.membership import Membership
 from ha.core.messages import Append
+from ha.core.settings import ReplicaSettings
 from ha.core.versions import Versions
 from ha.limits import PEER_BUFFER_BYTES, PEER_FRAME_BYTES, PEER_MESSAGE_BYTES
 from ha.net.peers import PEER_PROPERTY, TICK_S, IncomingPeer, Peers
@@ -344,8 +345,20 @@ def test_a_member_that_does_not_read_is_called_again_before_much_waits_for_it() 
         made.stop()
 
 
+def test_the_largest_batch_waits_for_a_member_behind_all_that_may_be_on_its_way() -> None:
+    """Breaks when a link is opened again for a batch: then it is sent again, and the link is opened again, for ever."""
+    others, batch = bytes(ReplicaSettings().max_inflight_bytes), bytes(MAX_BATCH_BYTES)
+    assert PEER_MESSAGE_BYTES + len(others) < PEER_BUFFER_BYTES
+    with bench() as b:
+        made, member = _unread(b)
+        for index, each in enumerate((others, batch, b"the next one")):
+            made.send(OTHER, Append(1, 0, index, 1, index + 1, index + 1, 0), [each])
+        assert not member.transport.disconnected
+        made.stop()
+
+
 def test_what_waits_for_a_member_is_freed_when_its_link_ends() -> None:
-    """Breaks when it waits for the garbage collector: a member that does not read is called again for each 64 MiB."""
+    """Breaks when it waits for the garbage collector: a member that does not read is called again and again."""
     batch = bytes(PEER_BUFFER_BYTES // 4)
     with bench() as b:
         made, member = _unread(b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from typing import Any, cast
 
@@ -582,6 +583,28 @@ def test_bytes_of_a_transaction_and_of_all_of_them_are_bounded(bench: Bench, mon
     one.discharge(txn_id)
     (fits,) = other.post(other.client.sender("orders"), other.declare(), bytes(2500))
     assert fits.remote_state == TRANSACTIONAL
+
+
+def test_a_transaction_that_an_exchange_makes_too_large_for_a_batch_is_undone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each queue gets its own copy, in the same batch. Breaks when only what the client has sent counts: such a batch passed no
+    link between brokers, and the cluster committed nothing any more."""
+    listener = bench.client()
+    queues = [listener.receiver("amq.fanout") for _ in range(4)]
+    one = Transactor(bench)
+    sender = one.client.sender("amq.fanout")
+    txn_id = one.declare()
+    one.post(sender, txn_id, bytes(1000))
+    monkeypatch.setattr(limits, "MAX_BATCH_BYTES", 4000)
+    name, text = refusal(one.discharge(txn_id))
+    assert name == "amqp:transaction:rollback"
+    assert re.search(r"its messages are 4\d\d\d bytes in all the queues that they are routed to, and 4000 are the most", text)
+    assert [listener.bodies(queue) for queue in queues] == [[]] * 4
+    txn_id = one.declare()
+    one.post(sender, txn_id, bytes(900))
+    assert one.discharge(txn_id).remote_state == A
+    assert [listener.bodies(queue) for queue in queues] == [[bytes(900)]] * 4
 
 
 def test_a_small_message_of_an_open_transaction_takes_no_more_memory_than_it_counts_with() -> None:
