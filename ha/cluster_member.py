@@ -405,7 +405,9 @@ class ClusterMember:
             told_ms = max(self._wall() * 1000 - ended_ms, 0.0)
         asked = self._asked[-1] if self._asked else _Asked("")
         reason = self._not_told_yet() or asked.because
-        if not reason:
+        if not reason and self.log.replica.begun_for:
+            reason = f"elected first, so that {', '.join(self.log.replica.begun_for)} can take over"
+        elif not reason:
             reason, asked = f"{self._followed} handed over", _Asked("", planned=True)
         reason += _given_up(self.log.replica.begun_without)
         moment = datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

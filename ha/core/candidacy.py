@@ -31,7 +31,8 @@ _WITHOUT_IT = (
 
 class Candidacy:
     """The candidacy of the member that holds this office. `campaign` is the campaign in progress; `begun_without` are
-    the members that were silent when this one was made the primary by force, for the history.
+    the members that were silent when this one was made the primary by force, and `begun_for` those that asked it to be
+    elected first, so that it hands over to them: both are for the history.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class Candidacy:
         "_patrons",
         "_pursuit",
         "_requests",
+        "begun_for",
         "begun_without",
         "campaign",
     )
@@ -57,6 +59,7 @@ class Candidacy:
         self._patrons: set[str] = set()
         """The members that have asked this one to be elected first, so that it hands over to them."""
         self._handover_by: float | None = None
+        self.begun_for: tuple[str, ...] = ()
         self.begun_without: tuple[str, ...] = ()
 
     @property
@@ -359,6 +362,8 @@ class Candidacy:
 
     def lead(self, now: float, members: Membership | None = None) -> None:
         """Be the primary, after an election, or with other members than those in force."""
+        handed_over = self.campaign is not None and self.campaign.transfer
+        self.begun_for = () if handed_over else tuple(sorted(self._patrons))
         self.campaign = None
         self._patrons.clear()
         role = self._office.lead(now)

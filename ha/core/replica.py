@@ -150,6 +150,11 @@ class Replica:
         return self._candidacy.begun_without
 
     @property
+    def begun_for(self) -> tuple[str, ...]:
+        """The members that asked this one to be elected first, so that it hands over to them; empty after other elections."""
+        return self._candidacy.begun_for
+
+    @property
     def commit_index(self) -> int:
         """The highest index that is known to be committed."""
         return self._member.commit_index

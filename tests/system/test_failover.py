@@ -139,6 +139,25 @@ def test_a_handover_is_told_as_one_although_the_new_primary_was_refused_before(t
         assert (last["primary"], last["reason"], last["by"], last["planned"]) == told
 
 
+def test_a_broker_that_is_elected_for_another_one_does_not_say_that_the_dead_primary_handed_over(tmp_path: Path) -> None:
+    """Breaks when whoever was not asked to be the primary takes its term for a handover: the history called a failure planned."""
+    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
+        first, second, third = brokers.brokers
+        for backup in (second, third):
+            eventually(backup.status, lambda view: not view["blank"], "a vote of its own: a new store has none")
+        second.kill()
+        first.create("queue", "later")
+        third.wait_until("lastIndex", lambda index: index >= first.status()["lastIndex"], "having what the second lacks")
+        first.kill()
+        second.start()
+        third.wait_for("joining")
+        brokers.promote(second)
+        *_, between, last = ask(second.address, "QUERY", "history")["items"]
+        told = (third.address, f"elected first, so that {second.address} can take over", False)
+        assert (between["primary"], between["reason"], between["planned"]) == told
+        assert (last["primary"], last["reason"], last["planned"]) == (second.address, "test", False)
+
+
 def test_to_promote_the_primary_changes_nothing(tmp_path: Path) -> None:
     """Breaks when a repeated promotion begins a new term, and so cuts every client off."""
     with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:

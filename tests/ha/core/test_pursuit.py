@@ -51,6 +51,10 @@ def test_a_backup_that_is_behind_becomes_the_primary_after_a_better_one_was_and_
     made_primary(cluster, "c")
     assert [cluster.primaries[epoch] for epoch in sorted(cluster.primaries)] == ["a", "b", "c"]
     assert max(cluster.committed) == cluster["c"].applied
+    assert list(cluster["b"].live.begun_for) == ["c"]
+    insist(cluster, "b")
+    cluster.pass_time(WITHIN_S)
+    assert (cluster.states()["b"], list(cluster["b"].live.begun_for)) == ("active", []), "this time it was handed over to"
 
 
 def test_a_broker_whose_removal_is_in_its_own_log_alone_is_refused_like_others() -> None:
