@@ -134,6 +134,7 @@ class Candidacy:
             member = self._member
             self._give_up("an operator begins a new lineage with this broker")
             self._requests.append((request_id, False))
+            self.begun_without = ()  # those that an earlier beginning gave up
             member.cluster_id = cluster_id
             member.save(member.epoch + 1, member.me)
             self.lead(now, lineage.alone(member.me, cluster_id))

@@ -231,12 +231,25 @@ class TestABeginningByForce:
         assert cluster["a"].live.begun_without == ("c",)
         assert cluster["a"].disk.cluster_id == cluster["b"].disk.cluster_id == "id-2"
 
+    def test_a_later_takeover_does_not_repeat_whom_it_was_begun_without(self) -> None:
+        """Breaks when the history of the new lineage names what the old one gave up."""
+        cluster = robbed("a", "b")
+        force(cluster, "a")
+        cluster.pass_time(HALF_S + 0.3)
+        assert list(cluster["a"].live.begun_without) == ["c"]
+        cluster.crash("b")
+        cluster.pass_time(2.0)
+        cluster["a"].disk.change_cluster("new")
+        cluster.call("a", lambda replica: replica.take_over(cluster.now, "takeover", "new"))
+        assert last_promotion(cluster, "a") == PromotionEnded("takeover", True, "a is the primary of epoch 2")
+        assert list(cluster["a"].live.begun_without) == []
+
     def test_it_begins_at_once_when_all_members_are_there(self) -> None:
         """There is nobody to wait for, and nothing is given up."""
         cluster = Cluster("a", "b", "c")
         cluster.call("a", lambda replica: replica.bootstrap(cluster.now, "force a"))
         assert cluster.states()["a"] == "active"
-        assert cluster["a"].live.begun_without == ()
+        assert list(cluster["a"].live.begun_without) == []
 
     def test_a_member_that_answers_and_holds_data_forbids_it(self) -> None:
         """Only silence is overruled, though a and b would be a majority."""
