@@ -243,6 +243,11 @@ OPEN_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 60.0
 """Idle time-out that we announce by default; a connection that is silent for longer is closed."""
 
+TICK_S = 1.0
+"""How often all connections are looked at: this is often enough for the heartbeats of most of them."""
+LEAST_BEAT_S = 0.1
+"""No peer gets heartbeats more often than at this interval, however short a silence it bears."""
+
 PIECE_BYTES = 256 * KIB
 """A larger message is passed to proton in pieces of this size, as fast as the socket accepts them."""
 

@@ -131,7 +131,7 @@ class Admission:
         """Whether clients that come now wait, because another broker is about to take over."""
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
-        self._ticker.start(1.0, now=False)
+        self._ticker.start(limits.TICK_S, now=False)
 
     def new_connection(self, socket: Socket) -> Connection | None:
         """A connection object for an accepted socket; None when there are too many."""

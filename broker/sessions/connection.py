@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from twisted.internet.interfaces import IPushProducer, IReactorTime, ITCPTransport
+from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime, ITCPTransport
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -143,6 +143,8 @@ class Connection(TwistedProtocol):
     """
 
     session: Session
+    _next_beat: IDelayedCall | None = None
+    """For a peer that wants heartbeats sooner than `tick` could send them."""
 
     def __init__(
         self,
@@ -347,6 +349,9 @@ class Connection(TwistedProtocol):
         self._gone = self.is_lost = True
         self._share.forget(self)
         self._to_do.clear()
+        if self._next_beat is not None:
+            self._next_beat.cancel()
+            self._next_beat = None
         self.session.end()
         self.engine.free()
         self.session.lost()
@@ -501,6 +506,18 @@ class Connection(TwistedProtocol):
             if silent and self._paused:  # a peer that is gone never makes room in the socket for the Close
                 self.drop()
 
+    def _beat_later(self) -> None:
+        """Beat four times in the silence that the peer bears: proton sends a heartbeat when half of it is over, and counts that
+        half from the first beat after its last output."""
+        pause_s = max(self.engine.remote.idle_timeout_s / 4, limits.LEAST_BEAT_S)
+        self._next_beat = self._clock.callLater(pause_s, self._beat_again)
+
+    def _beat_again(self) -> None:
+        self._next_beat = None
+        if not self._gone:
+            self._beat_later()
+            self.beat(self._clock.seconds())
+
     # ---- EngineListener
 
     def on_open(self, engine: Engine) -> None:
@@ -517,6 +534,8 @@ class Connection(TwistedProtocol):
             self._owner.admit(self)
         except Condition as condition:
             self.refuse(condition)
+        if self.session.serves_clients and 0 < engine.remote.idle_timeout_s < 4 * limits.TICK_S and not self._gone:
+            self._beat_later()
 
     def refuse(self, condition: Condition) -> None:
         """Answer the Open with a Close and the reason. A peer that does not answer it is disconnected after the time limit of an

@@ -380,6 +380,27 @@ def test_a_client_that_has_fallen_silent_is_given_up_and_one_that_says_it_lives_
         assert not alive.lost
 
 
+@pytest.mark.parametrize("bears_s", [0.6, 1, 2, 5, 9])
+def test_a_client_that_bears_a_short_silence_hears_of_the_broker_in_time(bears_s: float) -> None:
+    """A client of proton's with `heartbeat=1` bears a silence of 1 s, and was cut off each time nothing else came for so long."""
+    with bench() as b:
+        b.queue("q")
+        client = Client(b)
+        client.transport.idle_timeout = bears_s
+        b.clients.append(client)
+        b.broker.admission.hold()
+        link = client.open().sender("q")
+        for tick in range(n_ticks := int(6 * bears_s / 0.05)):
+            client.transport.tick(b.clock.seconds() + 1)
+            b.pass_time(0.05, step=0.05)
+            if tick == n_ticks // 3:
+                b.broker.admission.serve_again()
+            elif tick == n_ticks // 2:
+                client.send(link, "output that puts a heartbeat off")
+        assert client.transport.condition is None
+        assert not client.lost
+
+
 def test_a_standalone_broker_admits_clients_when_it_has_read_its_log() -> None:
     with bench(start=False) as b:
         client = Client(b)
