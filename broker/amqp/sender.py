@@ -167,12 +167,19 @@ class Sender(Link):
         return int(lib.pn_link_remote_max_message_size(self.handle))
 
     def drained(self) -> None:
-        """Give back the credit that nothing was there for, now or as soon as proton has all messages."""
-        self._gives_back = bool(self._pieces.line)
+        """Give back the credit that nothing was there for, now or as soon as proton has written all messages. If a message waits
+        for the session's window when it is told, proton says nothing, and does not do so later."""
+        self._gives_back = self._holds_messages
         if self._gives_back:
+            self.engine.later.add(self)
             return
         lib.pn_link_drained(self.handle)
         self.account.credit = 0
+
+    @property
+    def _holds_messages(self) -> bool:
+        """Whether messages of this link are not written completely."""
+        return self.open and (bool(self._pieces.line) or lib.pn_link_queued(self.handle) > 0)
 
     @property
     def buffered_bytes(self) -> int:
@@ -274,7 +281,7 @@ class Sender(Link):
     def feed(self) -> bool:
         """Pass the next pieces to proton, and after them the answer to a drain. Returns whether it got any."""
         fed = self._pieces.feed()
-        if self._gives_back and not self._pieces.line:
+        if self._gives_back and not self._holds_messages:
             self.drained()
             fed = True
         return fed

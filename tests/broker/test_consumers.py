@@ -129,6 +129,30 @@ def test_a_consumer_that_drains_gets_messages_that_go_out_in_pieces_and_the_rest
         assert (consumer.credit, consumer.drained()) == (0, 7)
 
 
+@pytest.mark.parametrize("presettled", [True, False])
+def test_a_consumer_that_drains_more_than_its_session_s_window_gets_the_rest_of_its_credit_back(presettled: bool) -> None:
+    """Breaks when the credit is given back while messages wait in proton for the window: proton would never say so."""
+    with bench() as b:
+        b.queue("q")
+        other = b.client()
+        bodies = list(range(20))
+        other.send(other.sender("q"), *bodies)
+        client = Client(b)
+        client.transport.max_frame_size = 512
+        client.session.incoming_capacity = 4 * 512
+        b.clients.append(client)
+        consumer = client.open().receiver("q", credit=0, presettled=presettled)
+        consumer.drain(50)
+        b.settle()
+        assert client.bodies(consumer) == bodies
+        assert (consumer.credit, consumer.drained()) == (0, 30)
+        other.send(other.sender("q"), "later")
+        consumer.drain(1)
+        b.settle()
+        assert client.bodies(consumer) == [*bodies, "later"]
+        assert consumer.credit == 0
+
+
 def test_a_consumer_with_more_credit_than_may_be_unsettled_goes_on_when_it_has_settled() -> None:
     """The credit was granted once: if settling did not ask for the next messages, nothing would."""
     with bench() as b:
