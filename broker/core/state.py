@@ -457,12 +457,15 @@ class State:
         self.messages[owner.number] = self.by_uuid[owner.uuid] = made
 
     def _drop_messages(self, uuid: str) -> None:
+        """Drop all messages of this queue, with their times and notes: a transaction may still refer to the queue for a while."""
         messages = self.by_uuid.pop(uuid, None)
         if messages is not None:
             del self.messages[messages.number]
             self._let_go(messages, list(messages.large))
             for lane in messages.order.lanes:
                 lane.clear()
+            messages.expiries = messages.delays = None
+            messages.notes.clear()
 
     def drop_bodies(self) -> None:
         """Drop from memory all bodies that are on disk."""

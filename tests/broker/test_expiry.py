@@ -290,6 +290,24 @@ def test_a_queue_that_goes_takes_its_times_with_it() -> None:
         assert b.broker.schedule._timer is None
 
 
+def test_a_rollback_behind_the_end_of_a_queue_looks_for_no_times_of_its_messages() -> None:
+    """Breaks when a queue that is gone keeps the times of its messages: a sweep would end with an error."""
+    with clocked() as b:
+        b.queue("q", arguments={"x-message-ttl": 5_000, "x-delayed-retry-min": 100})
+        one = Transactor(b)
+        one.client.send(one.client.sender("q"), 1, 2, 3)
+        receiver = one.client.receiver("q")
+        (_, first), (_, second), (third, _) = list(one.client.received[receiver.name])
+        assert (first.body, second.body) == (1, 2)
+        one.client.give(third, proton.Delivery.MODIFIED, failed=True)  # so that the queue has delayed messages
+        txn_id = one.declare()
+        for delivery, _ in list(one.client.received[receiver.name])[:2]:
+            one.give(delivery, txn_id)
+        assert one.client.request("DELETE", "queue", "q")[0] == 204
+        one.discharge(txn_id, fail=True)
+        b.pass_time(10)
+
+
 # ---- delay
 
 

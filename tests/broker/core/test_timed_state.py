@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from broker.core import limits, message
-from broker.core.commands import LARGE_SINCE, TIMES_SINCE, QueueAdd
+from broker.core.commands import LARGE_SINCE, TIMES_SINCE, QueueAdd, QueueDel
 from broker.core.parts import PARTS_QUEUE, Manifest
 from broker.core.queues.times import CHUNK
 from broker.core.records import AVAILABLE, EXPIRES, HEADER_BYTES, BadBatch, Batch, BatchBuilder, Kind
@@ -88,6 +88,14 @@ def test_times_for_a_queue_that_is_gone_do_nothing() -> None:
     assert builder
     assert not builder.only_dequeues
     assert times_of(applied(timed(), builder, 3)) == times_of(timed())
+
+
+def test_a_queue_that_goes_keeps_no_times_for_who_still_refers_to_it() -> None:
+    state, builder = timed(), BatchBuilder()
+    messages = state.messages[1]
+    builder.define_text(QueueDel(uuid="u").text)
+    applied(state, builder, 3)
+    assert (messages.depth, messages.has_times, messages.next_due_ms) == (0, False, None)
 
 
 @pytest.mark.parametrize("what", [EXPIRES, AVAILABLE])
