@@ -31,6 +31,7 @@ EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
 _TYPES = ("broker", "queue", "exchange", "binding", "connection", "subscription", "ha", "history", "acl", "drain", "route")
 _POLICIES = ("QueuePolicy", "TopicPolicy")
 _REPLICATED = ("all", "configuration")
+_MATCHES = ("all", "any")
 _LARGEST = (1 << 63) - 1
 """The largest signed number of AMQP."""
 
@@ -157,7 +158,7 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     qpid-config [OPTIONS] del queue NAME
     qpid-config [OPTIONS] bind EXCHANGE QUEUE [KEY]
         direct, topic, fanout
-    qpid-config [OPTIONS] bind EXCHANGE QUEUE KEY all|any
+    qpid-config [OPTIONS] bind EXCHANGE QUEUE [KEY] all|any
         [N=V]...    headers
     qpid-config [OPTIONS] unbind EXCHANGE QUEUE [KEY]
     qpid-config [OPTIONS] purge QUEUE
@@ -457,7 +458,9 @@ async def del_queue(task: Task) -> dict[str, Any]:
 async def bind(task: Task) -> dict[str, Any]:
     """Bind a queue to an exchange; to a headers exchange with `all|any N=V...`."""
     exchange, queue, *rest = task.words
-    key, arguments = _binding_arguments(rest)
+    key, arguments = _binding_arguments(list(rest))
+    if len(rest) == 1 and rest[0] in _MATCHES and not await _is_of_headers(task, exchange):
+        key, arguments = rest[0], {}
     arguments |= task.options["arguments"]
     body = {"exchange": exchange, "queue": queue, "key": key, "arguments": arguments}
     answer = await task.ask("CREATE", "binding", body)
@@ -466,17 +469,26 @@ async def bind(task: Task) -> dict[str, Any]:
 
 
 def _binding_arguments(rest: list[str]) -> tuple[str, dict[str, Any]]:
-    """The key, and the arguments of a headers binding. `all` or `any` may be in the key's place."""
-    key = "" if not rest or (rest[0] in ("all", "any") and len(rest) != 2) else rest.pop(0)
+    """The key, and the arguments of a headers binding. `all` or `any` may be in the key's place; before another of them it is the
+    key.
+    """
+    keyless = not rest or (rest[0] in _MATCHES and not (len(rest) > 1 and rest[1] in _MATCHES))
+    key = "" if keyless else rest.pop(0)
     if not rest:
         return key, {}
     match, *pairs = rest
-    if match not in ("all", "any"):
+    if match not in _MATCHES:
         raise click.UsageError(f"for a headers exchange, the word after the key must be all or any, not {match!r}")
     wrong = next((pair for pair in pairs if "=" not in pair.lstrip("=")), None)
     if wrong is not None:
         raise click.UsageError(f"{wrong!r} is not N=V, as in: bind EXCHANGE QUEUE KEY any colour=red")
     return key, {"x-match": match} | dict(map(_argument, pairs))
+
+
+async def _is_of_headers(task: Task, exchange: str) -> bool:
+    """Whether a lone `all` or `any` says how this exchange compares headers. For another exchange it is the key."""
+    found = await task.items("exchange", exchange)
+    return any(item.get("name") == exchange and item.get("exchangeType") == "headers" for item in found)
 
 
 async def _warn_of_unreplicated(task: Task, exchange: str, queue: str) -> None:
