@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import zip_longest
 from typing import Any, Final
 
 import pyarrow as pa
@@ -70,7 +71,7 @@ def terms(inventory: Iterable[Mapping[str, Any]], *, end_ms: int) -> list[Term]:
             }
         )
     found.sort(key=lambda term: (term["epoch"], term["begin_ms"]))
-    for term, following in zip(found, [*found[1:], None], strict=True):
+    for term, following in zip_longest(found, found[1:]):
         term["next_ms"] = None if following is None else max(following["begin_ms"], term["begin_ms"])
         term["end_ms"] = max(end_ms if following is None else term["next_ms"], term["begin_ms"])
     return found

@@ -129,3 +129,7 @@ def test_queues_that_come_and_go_each_second_are_each_expected_in_their_own_and_
         *(Segment("b", queue, 0, 60_000, 1000) for queue in (None, "q", "r")),
         *(Segment("b", f"reply{n}", 1000 * n, 1000 * n + 1000, 1000) for n in range(60)),
     }
+
+
+def test_where_no_primary_says_anything_there_is_no_term() -> None:
+    assert expected.terms([], end_ms=10_000) == []

@@ -275,8 +275,9 @@ def test_a_backup_on_the_roster_that_was_never_sampled_is_silent_all_along(of_tw
         ([sample(1), sample(2, seq=7, cluster="d")], {}, "choose one with --cluster"),
         ([sample(1)], {"cluster": "e"}, "no cluster e in there, only c"),
         ([sample(1)], {"since_ms": START_MS + 9_000_000}, "no telemetry in that span"),
+        ([sample(1, primary="q")], {}, "no sample by a primary of its backups"),
     ],
-    ids=["other schema", "two clusters", "no such cluster", "another time"],
+    ids=["other schema", "two clusters", "no such cluster", "another time", "no primary"],
 )
 def test_what_cannot_be_summarised_is_refused_in_one_line_that_says_what_to_do(
     summary: Summarise, tmp_path: Path, lines: list[dict[str, Any]], asked: dict[str, Any], sentence: str
