@@ -97,6 +97,12 @@ def _nbytes(posts: Iterable[_Post]) -> int:
     return sum([len(post.data) for post in posts])
 
 
+def _not_repeated(node: QueueNode, posts: list[_Post], now_ms: int) -> list[_Post]:
+    """Those of these that the queue does not have as duplicates: since the discharge, which has looked, another log has committed
+    the first part, and their sender may have sent them again."""
+    return [post for post in posts if not node.repeats(post.data, now_ms)] if node.detects_duplicates else posts
+
+
 class _Retired(NamedTuple):
     queue: Place
     sequences: list[int]
@@ -233,9 +239,11 @@ class Transaction:
         with ledger.pending.one_batch(sum(_nbytes(posts) for _, posts in puts)):
             for routed, post in through:
                 post.data = pass_on(logs, routed, post.data)
-            for node, posts in puts:
+            for node, coming in puts:
+                posts = _not_repeated(node, coming, ledger.now_ms)
                 waited_ms = [now_ms - post.arrived_ms for post in posts]
-                ledger.enqueue(node, [post.data for post in posts], _nbytes(posts), timed=True, waited_ms=waited_ms)
+                if posts:
+                    ledger.enqueue(node, [post.data for post in posts], _nbytes(posts), timed=True, waited_ms=waited_ms)
             for queue, sequences, outcome in retired:
                 if outcome == ACCEPTED and queue.node.messages is not None:
                     ledger.dequeue(queue.node.messages.number, sequences)

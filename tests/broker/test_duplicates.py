@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import proton
+import pytest
 
 from broker.core.duplicates import COUNT, PROPERTY, TIME_MS
 from broker.core.records import Batch
@@ -156,6 +157,32 @@ def test_a_transaction_puts_a_message_once() -> None:
     one.post(link, txn_id, "no id", "no id")
     assert one.discharge(txn_id).remote_state == ACCEPTED
     assert b.depth("orders") == 4
+
+
+@pytest.mark.parametrize("sent", [["a"], ["a", "b"]], ids=["some", "all"])
+def test_what_came_while_a_transaction_over_two_logs_was_committed_is_not_put_again(sent: list[str]) -> None:
+    """Breaks when only the discharge looks for duplicates: its messages for this broker's log come later, and their sender may
+    have lost its connection meanwhile and sent them again."""
+    b = bench()
+    b.queue("own", replicate="none", arguments={COUNT: 100})
+    one = Transactor(b)
+    txn_id = one.declare()
+    for queue in ("orders", "own"):
+        for each in ("a", "b"):
+            one.post(one.client.sender(queue), txn_id, each, id=each)
+    b.lead.automatic = False
+    request = one.discharge(txn_id)
+    client = b.client()
+    link = client.sender("own")
+    for each in sent:
+        (again,) = client.send(link, each, id=each)
+        assert again.remote_state == ACCEPTED
+    b.lead.automatic = True
+    b.lead.commit()
+    b.settle()
+    assert request.remote_state == ACCEPTED
+    assert (b.depth("orders"), b.depth("own")) == (2, 2)
+    assert client.bodies(client.receiver("own")) == ["a", "b"]
 
 
 def test_a_full_queue_forgets_no_message_that_it_did_not_take() -> None:
