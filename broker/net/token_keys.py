@@ -95,9 +95,12 @@ class TokenKeys:
         from twisted.web.client import Agent, BrowserLikePolicyForHTTPS  # these imports take time
         from twisted.web.http_headers import Headers
 
+        from broker.net.web_pool import QuietPool
+
         if self._agent is None:
             policy = BrowserLikePolicyForHTTPS(self._trust)
-            self._agent = Agent(self._reactor, policy, connectTimeout=limits.TOKEN_KEYS_TIMEOUT_S)
+            pool = QuietPool(self._reactor, persistent=False)
+            self._agent = Agent(self._reactor, policy, connectTimeout=limits.TOKEN_KEYS_TIMEOUT_S, pool=pool)
         headers = Headers({b"accept": [b"application/json"]})
         asked: Deferred[Any] = self._agent.request(b"GET", str(self._source).encode(), headers)
         asked.addCallback(_body)

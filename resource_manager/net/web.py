@@ -24,10 +24,11 @@ from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
-from twisted.web.client import Agent, HTTPConnectionPool, ResponseDone
+from twisted.web.client import Agent, ResponseDone
 from twisted.web.iweb import IPolicyForHTTPS
 from zope.interface import implementer
 
+from broker.net.web_pool import QuietPool
 from resource_manager.core.candidate import Trouble
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class Web:
     def __init__(self, reactor: Any, timeout_s: float, tls: Callable[[str], Any] | None = None) -> None:
         self._reactor = reactor
         self.timeout_s = timeout_s
-        self._pool = HTTPConnectionPool(reactor, persistent=True)
+        self._pool = QuietPool(reactor, persistent=True)
         self._pool.cachedConnectionTimeout = round(_IDLE_S)
         self._pool.retryAutomatically = False
         self._http = HTTPClient(Agent(reactor, _Policy(tls), connectTimeout=timeout_s, pool=self._pool))
