@@ -265,7 +265,8 @@ BATCH_TARGET_BYTES = 1 * MIB
 (see broker.core.pace)."""
 
 MAX_BATCH_BYTES = 64 * MIB
-"""Batch for messages that must be in one: a transaction with more, in all the queues that get it, is refused."""
+"""Largest batch, about. A transaction with more, in all the queues that get it, is refused. If one dead letter, or one rerouted
+message, has more in all the queues that get it, it goes into several batches."""
 
 BATCH_COPY_BYTES = 32
 """What each message of a batch takes beside its bytes, its length and its times; rounded up."""

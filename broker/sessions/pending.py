@@ -7,7 +7,8 @@ their outcome, consumers their settlement, requests their answer. When the term 
 clients are disconnected, so they know that the result is unknown.
 
 Invariants: batches are proposed in the order in which they were cut, and only to a log that this broker may write to; waits end
-in the order of the log's indexes, and never before their batch is applied; what is put within `one_batch` is in one batch.
+in the order of the log's indexes, and never before their batch is applied; what is put within `one_batch` is in one batch, if any
+batch may be so large.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from twisted.internet.interfaces import IReactorTime
 from broker.amqp.receiver import Receiver
 from broker.amqp.sender import Sender
 from broker.commit_log import CommitLog
+from broker.core import limits
 from broker.core.commands import Command, ExchangeDel, MachineVersion, QueueDel, QueueDelIfEmpty
 from broker.core.links import ACCEPTED
 from broker.core.pace import Pace
@@ -191,9 +193,10 @@ class Pending:
 
     @contextmanager
     def one_batch(self, nbytes: int) -> Iterator[None]:
-        """Everything that is put within this context, messages of `nbytes` bytes, goes into one batch, whatever its size. Within
-        another one: into that one's batch."""
-        if self._whole:
+        """Everything that is put within this context, messages of `nbytes` bytes, goes into one batch. Within another one: into
+        that one's batch. If this would be larger than any batch may be, it goes into several, in order: a failover between them
+        may repeat what is put first, and loses nothing if what is taken off is put last."""
+        if self._whole or nbytes > limits.MAX_BATCH_BYTES:
             yield
             return
         before = self.builder.nbytes

@@ -434,6 +434,31 @@ def test_a_dead_letter_stands_in_one_batch_with_the_end_of_its_message_however_l
         assert {Kind.ENQUEUE, Kind.DEQUEUE} in kinds
 
 
+def test_a_dead_letter_for_so_many_queues_that_no_batch_holds_it_goes_in_several_and_its_message_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Breaks when the batch grows with the number of queues: no link between brokers passes what is too large, ever."""
+    with bench() as b:
+        letters_of(b)
+        admin = b.client({"qpid.ha-admin": True})
+        names = [f"dead{number}" for number in range(5)]
+        for name in names:
+            b.queue(name, replicate="all")
+            assert admin.request("CREATE", "binding", "", {"exchange": "dlx", "queue": name, "key": ""})[0] == 201
+        monkeypatch.setattr(limits, "MAX_BATCH_BYTES", 4 * limits.BATCH_TARGET_BYTES)
+        client = b.client()
+        client.send(client.sender("q"), b"x" * (limits.BATCH_TARGET_BYTES + 1))
+        client.auto_accept = False
+        before = len(b.lead.committed)
+        fail(client, client.receiver("q", credit=0), outcome=proton.Delivery.REJECTED)
+        assert [b.depth(name) for name in ("q", "dead", *names)] == [0] + [1] * 6
+        kinds = [[run.kind for run in Batch.parse(data).runs] for data in b.lead.committed[before:]]
+        assert max(map(len, b.lead.committed[before:])) < limits.MAX_BATCH_BYTES
+        assert sum(each.count(Kind.ENQUEUE) for each in kinds) == 6
+        assert Kind.DEQUEUE in kinds[-1]
+        assert all(Kind.DEQUEUE not in each for each in kinds[:-1])
+
+
 def limited(b: Bench, limit: int) -> None:
     """Set the limit of failed deliveries of q to this."""
     assert b.client({"qpid.ha-admin": True}).request("UPDATE", "queue", "q", {"arguments": {"x-delivery-limit": limit}})[0] == 200
