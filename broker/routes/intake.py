@@ -9,11 +9,12 @@ accepted is rejected: the source has rules for such messages. A message that can
 the route, which starts again after a pause; nothing overtakes the message.
 
 Only the log that has the route remembers the sequences. A queue whose messages are in another log (level `none` or
-`configuration` in a cluster) may get a message again: at least once instead of exactly once.
+`configuration` in a cluster) may get a message again: at least once instead of exactly once. So may all queues if a message has
+more than `limits.MAX_BATCH_BYTES` with a copy for each of them, and so is not in one batch.
 
-Invariants: a batch that enqueues a route's message on a queue of the route's log has its HELD record; messages are enqueued in
-the order of the link; after a stop, no further message of the link is accepted; a message passes through the exchanges of the
-route's log once, so that it gets one number there, and is their last message only when it is new.
+Invariants: the batch that enqueues a route's message on the last queue of the route's log has its HELD record; messages are
+enqueued in the order of the link; after a stop, no further message of the link is accepted; a message passes through the
+exchanges of the route's log once, so that it gets one number there, and is their last message only when it is new.
 """
 
 from __future__ import annotations
@@ -313,9 +314,10 @@ class Intake:
             return
         if own:
             with lead.pending.one_batch(nbytes * len(own)):
-                lead.enqueue(own[0], messages, nbytes, held=(number, stretch.sequences), timed=timed, moved=True)
-                for queue in own[1:]:
+                for queue in own[:-1]:
                     lead.enqueue(queue, messages, nbytes, held=(number, ()), timed=timed, moved=True)
+                # Only the last one says that they have come: if they are too large for one batch, none of them is left out.
+                lead.enqueue(own[-1], messages, nbytes, held=(number, stretch.sequences), timed=timed, moved=True)
         self._when_all_committed({lead, *beside, *map(self.logs.ledger_of, others)}, producer, first, count)
 
     def has_put(self, routed: Routed, count: int) -> None:

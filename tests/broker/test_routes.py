@@ -16,6 +16,7 @@ from broker.core.commands import Setting
 from broker.core.hops import HOPS
 from broker.core.origins import LEAVING
 from broker.core.passage import INITIAL_VALUE, SEQUENCE
+from broker.core.records import Batch, Kind
 from tests.broker.clients import ADMIN, condition, request
 from tests.broker.route_bench import Network, network
 
@@ -551,6 +552,25 @@ def test_queues_of_a_cluster_that_are_not_replicated_get_what_an_exchange_routes
     assert [net.bodies("p", queue) for queue in ("in", "two", "own")] == [[0, 1, 2]] * 3
     assert net.brokers["a"].depth("out") == 0
     assert cluster.broker.ledgers["local"].state.held == {}
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_last_copy_of_a_message_says_that_it_has_come(net: Network, together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when copies that do not fit into one batch are in one, which no link between brokers passes; or when the first one
+    says so, and the others are left out after a failover between them."""
+    target = net.brokers["b"]
+    for queue in ("one", "two", "three"):
+        target.queue(queue)
+        net.ask("b", "CREATE", "binding", exchange="amq.fanout", queue=queue, key="")
+    net.route("b", "a", "amq.fanout", "out")
+    monkeypatch.setattr(limits, "MAX_BATCH_BYTES", (4 if together else 3) * limits.BATCH_TARGET_BYTES)
+    before = len(target.lead.committed)
+    net.send("a", "out", bytes(limits.BATCH_TARGET_BYTES + 1))
+    batches = [list(Batch.parse(data).runs) for data in target.lead.committed[before:]]
+    copies = [sum(run.kind is Kind.ENQUEUE for run in runs) for runs in batches]
+    held = [any(run.kind is Kind.HELD for run in runs) for runs in batches]
+    assert (copies[:3], held[:3]) == (([3], [True]) if together else ([1, 1, 1], [False, False, True]))
+    assert [len(net.bodies("b", queue)) for queue in ("one", "two", "three")] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
