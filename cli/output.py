@@ -11,6 +11,7 @@ the cursor, changes the terminal or begins a line. JSON needs no `shown`: its st
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import shutil
@@ -159,8 +160,11 @@ def window() -> int | None:
 
 def open_streams() -> None:
     """Open those of stdin, stdout and stderr that the caller has closed, as /dev/null. Otherwise printing fails, and a socket or
-    file of this process gets the number of one of them.
+    file of this process gets the number of one of them. A character that is not in the character set of stdout becomes an escape,
+    as Python does it on stderr.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     if None not in (sys.stdin, sys.stdout, sys.stderr):
         return
     while (fd := os.open(os.devnull, os.O_RDWR)) <= _STDERR:

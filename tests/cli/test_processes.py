@@ -149,6 +149,21 @@ def test_closed_standard_streams_are_as_good_as_dev_null(command: str) -> None:
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
+def test_a_name_outside_the_character_set_of_the_locale_is_escaped(peers: Any) -> None:
+    """Breaks when one queue with such a name ends qpid-stat with a traceback, so that it shows none of them."""
+    broker = peers(items={"queue": [{"name": "\u0161\xe9\U0001f600"}]})
+    ran = subprocess.run(
+        [sys.executable, "-m", MODULES["qpid-stat"], "-q", "-b", broker.name],
+        capture_output=True,
+        env=environment() | {"PYTHONIOENCODING": "latin-1"},
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert ran.stdout.decode("latin-1").splitlines()[-1].split()[0] == "\\u0161\xe9\\U0001f600"
+
+
 def test_a_forked_command_that_is_killed_tells_the_signal(peers: Any) -> None:
     """Breaks when `run` would take a command that crashed for one that ended."""
     broker = peers(ha={}, silent_on=["QUERY ha"])

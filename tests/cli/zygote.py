@@ -116,6 +116,7 @@ def become(call: Call, out: int, err: int) -> None:
     for descriptor, standard in ((nothing, 0), (out, 1), (err, 2)):
         os.dup2(descriptor, standard)
         os.close(descriptor)
+    sys.stdout = os.fdopen(1, "w", closefd=False)  # the old one may believe that it can seek
     os.environ.clear()
     os.environ.update(call["environment"])
     os.chdir(call["folder"])
