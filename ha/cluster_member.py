@@ -462,7 +462,7 @@ class ClusterMember:
         return [self._item()]
 
     @property
-    def _status(self) -> str:
+    def state(self) -> str:
         """The broker's state; `removed` if it looks for the primary of a cluster that has removed it."""
         return "removed" if self._broker.state == "joining" and self._changes.removed else self._broker.state
 
@@ -497,7 +497,7 @@ class ClusterMember:
         journal = self.log.journal.figures
         brokers = self._brokers_url()
         return {
-            "status": self._status,
+            "status": self.state,
             "brokerId": self._broker.broker_id,
             "address": self.me,
             "brokersUrl": str(brokers),

@@ -355,8 +355,9 @@ class Process:
 
         logs, ended = self.broker.logs, bool(self.status) or self._stopping
         leaves = self.broker.leaving.under_way or logs.closed or ended
+        state = logs.state if self.member is None else self.member.state
         stopped = self.member is not None and bool(self.member.log.halted)
-        return Health(logs.state, logs.serving and not ended, leaves, logs.primary, stopped)
+        return Health(state, logs.serving and not ended, leaves, logs.primary, stopped)
 
     def _listen_on(self, number: int, option: str, factory: ServerFactory, interfaces: tuple[str, ...] = ()) -> int:
         """Listen on this port of every interface; returns the port."""

@@ -15,6 +15,8 @@ import select
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,12 +134,22 @@ def test_switchover_needs_no_candidate(three: Cluster) -> None:
 
 
 def test_members_are_added_and_removed(three: Cluster, tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    newcomer = BrokerProcess(tmp_path, port, ["--ha-cluster", "yes", "--ha-brokers-url", f"{three.url},127.0.0.1:{port}"])
+    port, probed = free_ports(2)
+    options = ["--ha-cluster", "yes", "--ha-brokers-url", f"{three.url},127.0.0.1:{port}", "--admin-port", str(probed)]
+    newcomer = BrokerProcess(tmp_path, port, options)
     newcomer.start()
+
+    def probe() -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{probed}/startedz", timeout=30) as answer:
+                return answer.status, answer.read().decode().strip()
+        except urllib.error.HTTPError as refused:
+            return refused.code, refused.read().decode().strip()
+
     try:
         primary = three.primary()
         newcomer.wait_for("joining")
+        assert probe() == (503, "joining")
         assert ok("qpid-ha", "add-broker", newcomer.address, "-b", primary.address) == ""
         newcomer.wait_for("ready")
         members = json_of("qpid-ha", "query", "-b", primary.address)["members"]
@@ -153,6 +165,7 @@ def test_members_are_added_and_removed(three: Cluster, tmp_path: Path) -> None:
         assert newcomer.address not in [member["address"] for member in members]
         assert newcomer.address not in ok("qpid-ha", "query", "-b", primary.address)
         newcomer.wait_for("removed")
+        assert probe() == (503, "removed")
         backup = backup_of(three)
         refused = run("qpid-ha", "add-broker", "127.0.0.1:1", "-b", backup.address)
         assert (refused.status, "127.0.0.1:1 cannot be reached" in refused.err) == (REFUSED, True)
