@@ -26,12 +26,13 @@ WITHOUT_EFFECT: Final = {
     **dict.fromkeys(("load-module", "module-dir", "no-module-dir"), _MODULES),
     **dict.fromkeys(
         (
-            *("store-dir", "num-jfiles", "jfile-size-pgs", "wcache-page-size", "wcache-num-pages", "tpl-num-jfiles"),
+            *("num-jfiles", "jfile-size-pgs", "wcache-page-size", "wcache-num-pages", "tpl-num-jfiles"),
             *("tpl-jfile-size-pgs", "tpl-wcache-page-size", "tpl-wcache-num-pages", "efp-partition", "efp-file-size"),
             *("overwrite-before-return-to-efp", "journal-flush-timeout"),
         ),
         _JOURNAL,
     ),
+    "store-dir": "the store is in the folder of --data-dir",
     **dict.fromkeys(
         ("paging-dir", "max-paging-files"), "bodies that do not fit into --message-memory are read back from the log"
     ),

@@ -42,6 +42,7 @@ def test_what_is_said_of_the_other_broker_s_options_is_of_none_of_ours() -> None
     ours = {name for option in (*broker_settings.OPTIONS, *OPTIONS) for name in option.names}
     assert not ours & (qpidd_options.WITHOUT_EFFECT.keys() | qpidd_options.INSTEAD.keys())
     assert not qpidd_options.WITHOUT_EFFECT.keys() & qpidd_options.INSTEAD.keys()
+    assert "--data-dir" in qpidd_options.WITHOUT_EFFECT["store-dir"], "it tells where the messages are instead"
 
 
 # ---- what a cluster needs
