@@ -259,6 +259,15 @@ def test_binding_a_replicated_queue_to_an_unreplicated_exchange_warns(broker: An
     assert run("qpid-config", "bind", "news", "mail", "k", "-b", broker.name).err == ""
 
 
+@pytest.mark.parametrize("type", ["queue", "exchange"])
+def test_a_binding_of_a_user_who_may_not_look_at_it_is_done(peers: Any, type: str) -> None:
+    """Breaks when a script takes a binding that was made for one that was refused."""
+    denied = {f"QUERY {type}": [403, f"ann@QPID may not: access query name=jobs schemaclass={type}", None]}
+    broker = peers(items={"exchange": EXCHANGES, "queue": QUEUES}, answers=denied)
+    ran = run("qpid-config", "bind", "news", "jobs", "k", "-b", broker.name)
+    assert (ran.status, ran.out, ran.err) == (0, "", "")
+
+
 def test_anything_is_listed_by_its_properties(broker: Any) -> None:
     out = run("qpid-config", "list", "queue", "--show-property", "name", "-b", broker.name).out
     assert out.split() == ["name", "====", "jobs", "mail"]
