@@ -158,6 +158,10 @@ class QueueNode:
         one = id_of(data)
         return one is not None and (self.under_way.has(one, messages.enqueued) or messages.window.has(one, now_ms))
 
+    def displaces(self, sequence: int) -> bool:
+        """Whether it is proposed that this message, which is on the queue, leaves it for another one."""
+        return self.displacing is not None and self.displacing.leaves(sequence)
+
     def go_on(self) -> None:
         """Later proposals get sequences after the existing messages."""
         messages = self.messages

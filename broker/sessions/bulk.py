@@ -4,15 +4,15 @@ Life of an operation: management starts it (`Bulk.start`) with the queue, the nu
 the existing messages (broker.core.queues.picking), a few in each turn of the reactor, within the share for searches. Messages
 that it takes are claimed, so that no consumer gets them. They leave in one batch of the log, together with their copies. The
 operation ends when all messages were examined, when enough were taken, when a target queue is full or goes, when messages are put
-somewhere and this broker begins to leave, or after `limits.BULK_S`. When everything is committed, the caller gets the count, and
-the place where the next request continues if there are more messages. When this broker stops serving, the operation ends without
-an answer.
+somewhere and their own queue goes or this broker begins to leave, or after `limits.BULK_S`. When everything is committed, the
+caller gets the count, and the place where the next request continues if there are more messages. When this broker stops serving,
+the operation ends without an answer.
 
-Some messages are left where they are: those that a consumer has, and dead letters whose copies are not committed yet. When
-messages are put somewhere, these are left too: messages that cannot be read, that no queue accepts, that would go into another
-log or to a queue that is being deleted, large ones that would go to a queue of groups, and those that the target queue has as
-duplicates. A message keeps its times: when it expires, and when it may first be delivered. Its failed deliveries are counted from
-zero.
+Some messages are left where they are: those that a consumer has, dead letters whose copies are not committed yet, and those that
+a ring or a last value queue lets go for newer ones. When messages are put somewhere, these are left too: messages that cannot be
+read, that no queue accepts, that would go into another log or to a queue that is being deleted, large ones that would go to a
+queue of groups, and those that the target queue has as duplicates. A message keeps its times: when it expires, and when it may
+first be delivered. Its failed deliveries are counted from zero.
 
 The last operation of a queue that is about to be deleted (`Bulk.clear`, broker.sessions.removal) takes more: a message that the
 exchange routes nowhere, or only to queues that have it as a duplicate, leaves for good. Dead letters and expired messages are
@@ -213,8 +213,11 @@ class Operation:
         if self._asked.to is not None and self._logs.closed:  # what is put somewhere now may come too late for the drain
             self._stop(self._logs.redirect().text)
             return False
-        to = self._asked.to
-        changed = self._asked.last and to is not None and self._place.node.definition.alternate != to.name
+        to, node = self._asked.to, self._place.node
+        if to is not None and not self._asked.last and self._logs.nodes.is_going(node.uuid):  # its messages go with it
+            self._stop(f"queue {node.name!r} is being deleted")
+            return False
+        changed = self._asked.last and to is not None and node.definition.alternate != to.name
         if changed or self._seconds() >= self._ends_s:
             self._stop(goes_on=True)
             return False
@@ -251,6 +254,8 @@ class Operation:
 
     def _is_free(self, messages: Messages, sequence: int) -> bool:
         """Whether no consumer holds this message, and its end is not proposed. A dead letter that waits is free."""
+        if self._place.node.displaces(sequence):
+            return False
         if sequence in self._place.letters:
             return True
         return not messages.order.is_acquired(sequence) or (messages.delays is not None and messages.delays.is_waiting(sequence))

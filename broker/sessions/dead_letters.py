@@ -19,8 +19,10 @@ queue, and is not counted; what is kept or stays holds no group of messages; no 
 safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`, and one second tries at most so many of those that are
 kept, which are all tried once, by the piece, when the broker begins to leave or serves again (`look_again`); while a log has
 `limits.LETTERS_INFLOW_BYTES` of letters to commit, none is sent and no body is read for one; nor while a queue that the next one
-goes to is being deleted, because it would be lost there, or while a disk is nearly full and takes no more letters, or this broker
-does not have the alternate exchange; on a broker that leaves, a rejected message that cannot go is given back, for the drain.
+goes to is being deleted, because it would be lost there, or the deletion of this queue is proposed, with which the parts of a
+large one go; none is sent that a newer message of a last value queue replaces, for the same reason; nor while a disk is nearly
+full and takes no more letters, or this broker does not have the alternate exchange; on a broker that leaves, a rejected message
+that cannot go is given back, for the drain.
 """
 
 from __future__ import annotations
@@ -251,7 +253,7 @@ class DeadLetters:
         dropped: Counter[str] = Counter()
         for sequence, reason in some:
             try:
-                if messages.order.lane_of(sequence).is_live(sequence):
+                if messages.order.lane_of(sequence).is_live(sequence) and not self._origin.node.displaces(sequence):
                     sent = self._send(messages, sequence, reason)
                     if sent is None:
                         break
@@ -363,11 +365,14 @@ class DeadLetters:
         return self._stands
 
     def _cannot_go_to(self, queues: list[QueueNode], nbytes: int = 0) -> bool:
-        """Whether one of these queues is being deleted, or a disk is nearly full and takes no letter of so many bytes for each of
-        them. Then the queue is dispatched again when the deletion is committed, or after a while. Unplaced, if a drain is to take
-        the message instead of that disk. A letter that cannot go uses up no room of the others."""
-        logs, messages = self._logs, self._origin.node.messages
+        """Whether one of these queues is being deleted, or the deletion of this queue is proposed, or a disk is nearly full and
+        takes no letter of so many bytes for each of them. Then the queue is dispatched again when the deletion is committed, or
+        after a while. Unplaced, if a drain is to take the message instead of that disk. A letter that cannot go uses up no room
+        of the others."""
+        logs, own, messages = self._logs, self._origin.node, self._origin.node.messages
         going = next((queue for queue in queues if logs.nodes.is_going(queue.uuid)), None)
+        if logs.ledgers[own.log].pending.is_going(own.uuid):  # its messages go with it, and so do the parts of large ones
+            going = own
         if going is not None:
             self._stands = True
             logs.when_decided(going, self._go_on)

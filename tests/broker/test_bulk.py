@@ -472,6 +472,48 @@ def test_no_message_is_moved_to_a_queue_whose_deletion_is_not_committed_yet(n: i
         assert ("other" in b.broker.nodes.queues, b.depth("q")) == (False, n)
 
 
+@pytest.mark.parametrize("kind", ["ring", "last values"])
+def test_a_message_that_leaves_for_another_one_is_not_moved(kind: str) -> None:
+    """Breaks when it is put on another queue between the proposal and the commit of its end: the parts of a large one are gone
+    then, and no broker could apply the batch."""
+    with bench(part_bytes=16 * 1024) as b:
+        b.queue("other")
+        b.queue("q", arguments=KINDS[kind] | {"qpid.max_count": 1 if kind == "ring" else 2})
+        client = b.client()
+        sender = client.sender("q")
+        client.send(sender, b"x" * LARGE, properties={"k": 1})
+        b.lead.automatic = False
+        client.send(sender, "newer", properties={"k": 1})
+        asker = b.client()
+        reply = begin_move(asker)
+        b.pass_time(0.1, step=0.05)
+        b.commit_all()
+        b.settle()
+        assert [message.body for _, message in asker.received[reply.name]] == [{"count": 0, "left": 1}]
+        assert (bodies(b, "q"), b.depth("other")) == (["newer"], 0)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_no_message_is_moved_from_a_queue_whose_deletion_is_not_committed_yet(large: bool) -> None:
+    """Breaks when a message is put on another queue behind the end of its own: the parts of a large one are gone then, and no
+    broker could apply the batch."""
+    with bench(part_bytes=16 * 1024) as b:
+        for name in ("q", "other"):
+            b.queue(name)
+        client = b.client()
+        client.send(client.sender("q"), b"x" * LARGE if large else "small")
+        b.begin_deletion("q")
+        asker = b.client()
+        reply = begin_move(asker)
+        b.pass_time(0.1, step=0.05)
+        b.commit_all()
+        b.settle()
+        ((_, answer),) = asker.received[reply.name]
+        text = "queue 'q' is being deleted; 0 messages were processed before that"
+        assert (answer.properties["statusDescription"], answer.body["count"]) == (text, 0)
+        assert ("q" in b.broker.nodes.queues, b.depth("other")) == (False, 0)
+
+
 def test_what_was_moved_to_a_queue_before_its_deletion_was_proposed_keeps_it_if_it_is_to_be_empty() -> None:
     with bench() as b:
         for name in ("q", "other"):

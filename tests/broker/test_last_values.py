@@ -9,6 +9,7 @@ import pytest
 
 from broker.core import limits
 from tests.broker.clients import ACCEPTED, Bench, Client, bench, statuses
+from tests.broker.test_dead_letters import letters_of
 
 KEY = {"qpid.last_value_queue_key": "k"}
 
@@ -113,6 +114,26 @@ def test_large_values_are_replaced_and_replace_here_and_after_a_failover() -> No
         send(taker, ("a", "a3"))
         assert other.depth("q") == 2
         assert [body[:2] for body in taker.bodies(taker.receiver("q"))] == ["b2", "a3"]
+
+
+@pytest.mark.parametrize("size", [1, limits.LARGE_PARTS * 16 * 1024])
+def test_a_value_that_is_rejected_while_a_newer_one_is_under_way_is_no_dead_letter(size: int) -> None:
+    """Breaks when it is put on another queue between the proposal and the commit of its end: the parts of a large one are gone
+    then, and no broker could apply the batch."""
+    with bench(part_bytes=16 * 1024) as b:
+        letters_of(b, arguments=KEY)
+        client = b.client()
+        client.auto_accept = False
+        producer = send(client, ("a", "a1" + "x" * size))
+        receiver = client.receiver("q")
+        ((held, _),) = client.received[receiver.name]
+        b.lead.automatic = False
+        client.send(producer, "a2", properties={"k": "a"})
+        client.give(held, proton.Delivery.REJECTED)
+        b.pass_time(0.1, step=0.05)
+        b.commit_all()
+        b.pass_time(2)
+        assert (seen(b), b.depth("dead")) == (["a2"], 0)
 
 
 def test_a_value_that_cannot_be_read_keeps_its_place_and_holds_no_other_back() -> None:

@@ -952,3 +952,28 @@ def test_what_an_exchange_routes_to_a_closed_queue_meanwhile_goes_too(monkeypatc
             assert sorted(bodies(b, "dead")) == list(range(21))
         else:
             assert sent < 200
+
+
+@pytest.mark.parametrize("size", [1, LARGE])
+def test_no_dead_letter_is_sent_behind_the_end_of_its_queue(size: int) -> None:
+    """Breaks when a queue gets an alternate exchange just before it is deleted as one without, and a dead letter is put behind
+    that in the log: the parts of a large one are gone then, and no broker could apply the batch."""
+    with bench(part_bytes=16 * 1024) as b:
+        letters_of(b, alternateExchange="")
+        client = b.client()
+        client.auto_accept = False
+        client.send(client.sender("q"), "x" * size)
+        receiver = client.receiver("q")
+        ((held, _),) = client.received[receiver.name]
+        admin = b.client(ADMIN)
+        reply, link = admin.receiver(None, dynamic=True), admin.sender("$management")
+        b.lead.automatic = False
+        for operation, body in (("UPDATE", {"alternateExchange": "dlx"}), ("DELETE", {})):
+            admin.send_encoded(link, request(operation, "queue", "q", reply.remote_source.address, body=body))
+        b.lead.commit(1)
+        assert b.broker.nodes.queues["q"].definition.alternate == "dlx"
+        client.give(held, proton.Delivery.REJECTED)
+        b.pass_time(0.1, step=0.05)
+        b.commit_all()
+        b.pass_time(2)
+        assert ("q" in b.broker.nodes.queues, b.depth("dead")) == (False, 0)

@@ -32,6 +32,10 @@ class Displacing(Protocol):
     def put(self, sequence: int, data: bytes, nbytes: int) -> Sequence[int] | None:
         """A message of so many bytes gets this sequence: those that leave for it; None, and it gets none, when it cannot stay."""
 
+    def leaves(self, sequence: int) -> bool:
+        """Whether it is proposed that this message, which is on the queue, leaves for another one: it must not be put anywhere
+        else, because the parts of a large one go with it."""
+
     def fault(self, count: int, nbytes: int, largest: int = 0) -> str:
         """Why so many messages of so many bytes in all cannot be put now, or ""; several may be refused that fit one by one.
         `largest`: the bytes of the largest of them; 0: it is not known, and counts as if it had all of the bytes."""

@@ -46,8 +46,8 @@ class LastValue:
         self._first = self._end = self._lane.next_seq
         """Of what was there before this term, and of what is proposed and not applied."""
         self._sizes: list[int] = []
-        self._leaving: list[tuple[int, int]] = []
-        """Sequence and bytes of messages that must leave and have not left yet."""
+        self._leaving: dict[int, int] = {}
+        """Sequence -> bytes of messages that must leave and have not left yet."""
         self._seen = (-1, 0, 0)
         self._applied_bytes = self._coming_bytes = 0
         """Of the messages on the queue; and of those that are proposed, less those that must leave."""
@@ -107,8 +107,8 @@ class LastValue:
             self._seen = seen
             del self._sizes[: lane.next_seq - self._first]
             self._first = lane.next_seq
-            self._leaving = [each for each in self._leaving if self._is_there(each[0])]
-            self._coming_bytes = sum(self._sizes) - sum(size for _, size in self._leaving)
+            self._leaving = {sequence: size for sequence, size in self._leaving.items() if self._is_there(sequence)}
+            self._coming_bytes = sum(self._sizes) - sum(self._leaving.values())
             large = self._held.large.items()
             self._applied_bytes = lane.live_bytes + sum(each.nbytes - lane.size_of(sequence) for sequence, each in large)
         if len(self._newest) > 2 * (lane.depth + len(self._sizes)) + _MIN_PRUNE:
@@ -138,9 +138,13 @@ class LastValue:
             return f"it would hold {nbytes} bytes, where {self.max_bytes} are allowed"
         return ""
 
+    def leaves(self, sequence: int) -> bool:
+        """See Displacing."""
+        return sequence in self._leaving
+
     def _leave(self, sequence: int) -> None:
         nbytes = self._size_of(sequence)
-        self._leaving.append((sequence, nbytes))
+        self._leaving[sequence] = nbytes
         self._coming_bytes -= nbytes
 
     def _is_there(self, sequence: int) -> bool:

@@ -162,6 +162,10 @@ class Ring:
                 nbytes -= gone_bytes
         return ""
 
+    def leaves(self, sequence: int) -> bool:
+        """See Displacing. The oldest ones of a level have left."""
+        return sequence < self._ends[sequence >> LANE_SHIFT].head
+
     def _has_consumer(self, sequence: int) -> bool:
         """Whether this message is acquired, and does not just wait for its time."""
         delays = self._held.delays

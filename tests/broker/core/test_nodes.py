@@ -811,6 +811,8 @@ def test_what_can_be_changed_of_a_queue_or_an_exchange_is_in_force_at_once_and_t
     two.plan(plan_alteration(two.nodes, "queue", "ring", {"arguments": {"qpid.max_count": 3}}))
     assert ring.displacing is not None
     assert (ring.displacing.max_count, ring.auto_delete_s, ring.definition.arguments["qpid.replicate"]) == (3, 9, "all")
+    assert not ring.displaces(1)
+    assert not node.displaces(1)
     two.plan(plan_alteration(two.nodes, "exchange", "x", {"alternateExchange": "y"}))
     assert two.nodes.exchanges["x"].definition.alternate == "y"
     for kind, name, attributes, status, word in (

@@ -101,6 +101,17 @@ def test_the_one_before_with_the_same_key_leaves_even_in_the_same_batch() -> Non
     assert q.alive() == [3, 5]
 
 
+def test_a_queue_of_values_knows_what_leaves_before_that_is_applied() -> None:
+    q = Queue()
+    q.put(encoded("a"), encoded("b"))
+    q.apply()
+    assert q.put(encoded("a")) == [1]
+    assert [q.values.leaves(each) for each in (1, 2, 3)] == [True, False, False]
+    q.apply()
+    q.values.begin()
+    assert not q.values.leaves(1), "it has left"
+
+
 def test_what_was_consumed_is_not_replaced() -> None:
     q = Queue()
     q.put(encoded("a"))

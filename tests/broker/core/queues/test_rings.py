@@ -77,6 +77,15 @@ def test_the_oldest_leaves_for_what_comes_even_before_it_has_come_itself() -> No
     assert q.put((0, 1)) == [3]
 
 
+def test_a_ring_knows_what_leaves_before_that_is_applied() -> None:
+    q = Queue(qpid__policy_type="ring", qpid__max_count=2, qpid__priorities=2)
+    q.put((0, 1), (1, 1))
+    q.apply()
+    assert not any(map(q.ring.leaves, (at(0, 1), at(1, 1))))
+    assert q.put((1, 1)) == [at(0, 1)]
+    assert [q.ring.leaves(each) for each in (at(0, 1), at(1, 1), at(1, 2))] == [True, False, False]
+
+
 def test_a_burst_that_is_longer_than_the_ring_leaves_its_own_end() -> None:
     q = Queue(qpid__policy_type="ring", qpid__max_count=2)
     q.put(*[(0, 1)] * 1000)
