@@ -111,7 +111,9 @@ def _families(report: Report, refresh_s: float) -> Iterator[tuple[str, str, list
 
 
 def _last(series: dict[str, list[Any]]) -> dict[str, Any]:
-    return {name: values[-1] if values else None for name, values in series.items()}
+    """The newest step in which a sample was expected. At the end of a span, another may have just begun."""
+    at = next((at for at, status in reversed([*enumerate(series["status"])]) if status is not None), -1)
+    return {name: values[at] if values else None for name, values in series.items()}
 
 
 def _seconds(ms: float | None) -> float | None:

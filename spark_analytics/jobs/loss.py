@@ -85,6 +85,8 @@ def _since(backups: Rows, timeline: dict[str, Any], votes: Sequence[Mapping[str,
     primaries = {row["backup"] for row in backups if row["now"] == "PRIMARY"}
     series = {name: its for name, its in timeline["backups"].items() if name not in primaries}
     step, at = timeline["count"], len(votes) - 1
+    while step and series and all(its["status"][step - 1] is None for its in series.values()):
+        step -= 1  # of the last interval, no sample is due yet
     while step:
         while at > 0 and votes[at]["from_ms"] >= timeline["start_ms"] + step * timeline["step_ms"]:
             at -= 1

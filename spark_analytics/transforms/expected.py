@@ -160,13 +160,17 @@ def _whole_intervals(term: Term, from_ms: int, to_ms: int) -> tuple[int, int]:
 
     The end of a roster and the start of the next primary are within an interval in which the old primary has no sample yet,
     so that interval does not count. At the end of the span, the interval of the last sample counts. Its sample is at the same
-    place in the interval as the first one, within a quarter. An interval that begins after `to_ms` never counts.
+    place in the interval as the first one, within a quarter. An interval that begins after `to_ms` never counts. The one after
+    the primary's last line counts only when its sample is due by any means: the span may end before that, for example now.
     """
     begin, interval = term["first_interval_ms"], term["interval_ms"]
     first = max(from_ms, term["begin_ms"]) // begin * begin
     if term["next_ms"] is None and to_ms >= term["end_ms"]:
-        late = max(0, term["begin_ms"] % interval - interval // 4)
-        return first, ((to_ms - 1 - late) // interval + 1) * interval
+        place, quarter, end_ms = term["begin_ms"] % interval, interval // 4, to_ms - 1
+        said, last = ((at - max(0, place - quarter)) // interval for at in (min(term["last_said_ms"], end_ms), end_ms))
+        if last == said + 1:
+            last = max(said, (end_ms - place - quarter) // interval)
+        return first, (last + 1) * interval
     return first, to_ms // interval * interval
 
 

@@ -15,6 +15,7 @@ def term(epoch: int, begin_ms: int, end_ms: int, *, is_last: bool = False, has_r
         "begin_ms": begin_ms,
         "end_ms": end_ms,
         "next_ms": None if is_last else end_ms,
+        "last_said_ms": end_ms - 1,
         "first_interval_ms": 1000,
         "interval_ms": 1000,
         "has_roster": has_roster,
@@ -89,6 +90,14 @@ def test_a_change_of_primary_breaks_nothing_and_a_time_as_the_primary_does() -> 
 def test_an_interval_that_has_just_begun_at_the_end_is_not_expected_and_one_whose_sample_is_due_is() -> None:
     for end_ms, until_ms in ((9600, 10_000), (9200, 9000), (9501, 10_000)):
         (found,) = segments([seen("b", 500, 9500)], [], [term(1, 500, end_ms, is_last=True)])
+        assert found.to_ms == until_ms, end_ms
+
+
+def test_an_interval_in_which_the_span_ends_before_its_sample_is_due_is_not_expected() -> None:
+    """The newest sample was in the interval before: of this one, there may be none yet."""
+    for end_ms, until_ms in ((10_100, 10_000), (10_400, 10_000), (10_500, 10_000), (10_740, 10_000), (10_760, 11_000)):
+        one = term(1, 500, end_ms, is_last=True) | {"last_said_ms": 9500}
+        (found,) = segments([seen("b", 500, 10_500)], [], [one])
         assert found.to_ms == until_ms, end_ms
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ def asked(
     *,
     now: dict[str, str],
     records: dict[str, int] | None = None,
-    steps: dict[str, list[str]] | None = None,
+    steps: Mapping[str, Sequence[str | None]] | None = None,
     backlogs: dict[str, list[int]] | None = None,
     roster: dict[str, Any] | None = None,
     votes: list[dict[str, Any]] | None = None,
@@ -149,3 +150,8 @@ def test_brokers_that_were_removed_had_a_vote_before() -> None:
 def test_a_change_of_the_votes_that_changes_no_answer_does_not_shorten_it() -> None:
     votes = [roster("p", "b", "w", witness="w"), roster("p", "b", "v", witness="v", from_ms=2 * MINUTE)]
     assert asked(now={"b": "OK"}, votes=votes)["since_ms"] == 0
+
+
+def test_a_last_step_in_which_no_sample_was_due_yet_changes_no_answer() -> None:
+    steps = {"b": ["OK"] * 3 + [None], "c": ["STOPPED", "OK", "OK", None]}
+    assert asked(now={"b": "OK", "c": "OK"}, steps=steps)["since_ms"] == MINUTE

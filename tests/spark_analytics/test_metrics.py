@@ -36,6 +36,16 @@ def test_the_figures_are_the_reports() -> None:
     }, "a rate that is not known has no sample"
 
 
+def test_a_step_in_which_no_sample_was_due_yet_is_not_the_newest_one() -> None:
+    report = reports.made()
+    first = report["backups"][0]["backup"]
+    series = report["timeline"]["backups"][first]
+    for values in series.values():
+        values.append(None)
+    found = read(metrics.render(report))["understudy_lag_p99_seconds"]
+    assert found[f'cluster="demo",backup="{first}"'] == pytest.approx(series["p99_ms"][-2] / 1000)
+
+
 def test_names_are_escaped_and_without_a_report_that_is_said() -> None:
     report = reports.made()
     report["queues"][0]["queue"] = 'a"b\\c\nd'

@@ -236,6 +236,18 @@ def test_a_span_may_end_anywhere_whatever_the_intervals_of_its_primaries(summary
     assert (before["before"]["silence_ms"], before["before"]["over_share"]) == (0, 0)
 
 
+def test_a_span_that_ends_before_a_sample_is_due_makes_nobody_silent(summary: Summarise, tmp_path: Path) -> None:
+    """As one that ends now, and as the one that another is compared with, if that begins in the middle of an interval."""
+    p = Teller("p")
+    for second in middles(0, 120):
+        for name in ("b", "c"):
+            p.sample(second, name, 1.0)
+    report = told(summary, tmp_path, p, until_ms=START_MS + 60_500)
+    assert [(row["now"], row["n"], row["expected"], row["over_share"]) for row in report["backups"]] == [("OK", 60, 60, 0)] * 2
+    assert (report["to_ms"], report["loss"]["answer"]) == (START_MS + 60_500, "at risk")
+    assert report["loss"]["since_ms"] == report["terms"][0]["begin_ms"]
+
+
 def test_at_a_sample_every_100_ms_a_share_is_a_share_of_samples(summary: Summarise, tmp_path: Path) -> None:
     """3 of each 100 samples are over the objective, and in each second of three there is one."""
     p = Teller("p", interval_s=0.1)
