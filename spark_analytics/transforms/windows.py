@@ -60,7 +60,11 @@ def _with_time(rows: DataFrame) -> DataFrame:
     col = F.col
     rows = rows.fillna(dict.fromkeys(("n", "sampled_ms", "heard_ms", "over_ms", "gap_ms"), 0)).fillna({"rewound": False})
     rows = rows.withColumn("slot_ms", F.greatest("slot_ms", "interval_ms"))
-    rows = rows.withColumn("expected_ms", F.greatest("expected_ms", "sampled_ms"))
+    # A window that is no multiple of the interval has sometimes one sample less: that one is in the window beside it.
+    is_uneven = (col("window_ms") % col("slot_ms") != 0) & (col("n") > 0) & (col("n") * col("slot_ms") == col("sampled_ms"))
+    is_whole = is_uneven & (col("expected_ms") - col("sampled_ms") < col("slot_ms"))
+    expected_ms = F.when(is_whole, col("sampled_ms")).otherwise(F.greatest("expected_ms", "sampled_ms"))
+    rows = rows.withColumn("expected_ms", expected_ms)
     missing = col("expected_ms") - col("sampled_ms")
     return rows.withColumns({"missing_ms": missing, "total_ms": col("expected_ms")})
 

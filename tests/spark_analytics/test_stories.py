@@ -128,6 +128,19 @@ def test_a_backup_that_is_well_burns_nothing_at_a_sample_a_minute(three_days: Re
     assert_burns_nothing(three_days, "well")
 
 
+def test_a_backup_that_is_well_burns_nothing_if_hours_and_minutes_are_no_multiples_of_the_interval(
+    summary: Summarise, tmp_path: Path
+) -> None:
+    """A sample every 35 seconds: of two hours, one may have a sample more than the other."""
+    p = Teller("p", interval_s=35)
+    begin = -(START_MS // 1000) % 35
+    for second in middles(begin, begin + 31 * 3600, 35):
+        p.sample(second, "b", 1.0)
+    report = told(summary, tmp_path, p, now_ms=START_MS + 32 * 3_600_000)
+    assert_burns_nothing(report, "b")
+    assert (report["worst_hours"], {window["over_share"] for window in report["windows"]}) == ([], {0})
+
+
 def test_a_planned_restart_in_ten_minutes_is_not_set_against_a_budget(restarted: Report) -> None:
     """1 % of ten minutes are six seconds: of so short a span no budget is told, and nothing burns."""
     changes = [(change["kind"], change["gap_ms"]) for change in restarted["failovers"]]
