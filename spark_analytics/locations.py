@@ -34,6 +34,11 @@ def located(path: str | Path) -> str:
     return text if is_remote(text) else f"file://{os.path.abspath(text)}"
 
 
+def pattern(path: str | Path) -> str:
+    """The location for Spark to read. It takes one for a pattern, so what is special in a path of this machine is escaped."""
+    return located(path) if is_remote(str(path)) else _SPECIAL.sub(r"\\\g<0>", located(path))
+
+
 def size(spark: SparkSession, url: str) -> int | None:
     """The total bytes at a URL and below it; None if they are not known, for example for a pattern."""
     try:
@@ -109,5 +114,6 @@ def first_line(error: Exception) -> str:
     return _REFUSED.sub("", (causes or lines or [type(error).__name__])[0].removeprefix(": "))[:300]
 
 
+_SPECIAL: Final = re.compile(r"[][{}*?\\]")
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _REFUSED: Final = re.compile(r"^([\w.]+\.)?Refused: ")

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_analytics.errors import Refused
-from spark_analytics.locations import first_line, is_remote, located, why_not
+from spark_analytics.locations import first_line, is_remote, pattern, why_not
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz")
 UNFINISHED: Final = ".*.part"
@@ -111,7 +111,7 @@ def read_lines(spark: SparkSession, path: str) -> DataFrame:
     try:
         # A broker deletes its oldest files at any time, also after Spark has listed them.
         reader = spark.read.option("ignoreMissingFiles", "true")
-        lines = reader.text(located(path), recursiveFileLookup=True, pathGlobFilter="*.{jsonl,jsonl.gz}")
+        lines = reader.text(pattern(path), recursiveFileLookup=True, pathGlobFilter="*.{jsonl,jsonl.gz}")
     except Exception as error:
         raise Refused(why_not(spark, path, error)) from None
     found = lines.select("value", F.col("_metadata.file_path").alias("file"))

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_analytics.errors import Refused
-from spark_analytics.locations import located
+from spark_analytics.locations import located, pattern
 from spark_analytics.schemas import LINE
 from spark_analytics.store import HOUR_MS, HOURS_A_DAY, Manifest, Store, drop
 
@@ -128,4 +128,4 @@ def read(spark: SparkSession, store: Store, manifest: Manifest, hours: Iterable[
     schema = StructType.fromJson(json.loads(manifest.schema))
     newer = [field for field in LINE.fields if field.name not in schema.names]
     schema = StructType([*schema.fields, *newer])
-    return spark.read.option("ignoreCorruptFiles", "false").schema(schema).parquet(*map(located, folders))
+    return spark.read.option("ignoreCorruptFiles", "false").schema(schema).parquet(*map(pattern, folders))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,19 @@ def test_a_url_is_streamed_as_its_path_is_into_a_folder_that_has_a_url_too(
     for part in report.keys() - {"source", "input", "quality"}:
         assert kept[part] == report[part], part
     assert (counters["lines"], counters["bad"]) == (report["quality"]["lines"], report["quality"]["bad"])
+
+
+def test_a_path_is_read_as_it_is_and_not_as_a_pattern(
+    spark: SparkSession, report: Report, story: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """A pattern of that name is of the other folder."""
+    folder, other = tmp_path / "lag [1]{a,b}*?\\d", tmp_path / "lag 1a, another d"
+    for name in (folder, other):
+        shutil.copytree(story[0], name)
+    stream.start(spark, stream.Streaming(str(folder), str(tmp_path / "kept[1]"), available_now=True)).await_end()
+    for path in (folder, tmp_path / "kept[1]"):
+        found = summarise(spark, Request(str(path), NOW_MS))
+        assert (found["backups"], found["quality"]["lines"]) == (report["backups"], report["quality"]["lines"])
 
 
 def test_a_file_at_a_url_appears_whole_over_an_older_one_and_alone(spark: SparkSession, tmp_path: Path) -> None:
