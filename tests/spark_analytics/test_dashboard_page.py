@@ -214,6 +214,22 @@ def test_the_verdict_says_that_all_was_well_only_if_it_was(
     assert said in show(browser, tmp_path, report).text(".verdict")
 
 
+def test_what_is_known_of_one_span_only_is_not_the_same_in_both(browser: Browser, tmp_path: Path) -> None:
+    """As of a backup that was added meanwhile."""
+    report = reports.made()
+    first = report["comparison"]["backups"][0]
+    report["comparison"]["backups"] = [first | {"before": dict.fromkeys(first["before"])}]
+    row = show(browser, tmp_path, report).text("#card-comparison tbody tr:last-child")
+    assert "– → " in row
+    assert "same" not in row
+
+
+def test_lost_lines_of_telemetry_are_no_lost_records(browser: Browser, tmp_path: Path) -> None:
+    report = reports.made()
+    report["events"] = [report["events"][0] | {"type": "drop", "from": None, "to": None, "detail": "full", "lost_records": 7}]
+    assert "full · 7 lines" in show(browser, tmp_path, report).text("#card-events tbody")
+
+
 def test_a_broken_part_says_so_and_leaves_the_others_standing(browser: Browser, tmp_path: Path) -> None:
     broken = copy.deepcopy(reports.made())
     broken["slo"] = {"target": "high", "backups": [None], "series": {"backups": {"a": None}}}

@@ -723,8 +723,8 @@ function comparisonCard(report) {
     const before = row.before[column],
       after = row.after[column];
     if (!isNumber(before) && !isNumber(after)) return "–";
-    const same = !isNumber(before) || !isNumber(after) || before === after,
-      [way, sign] = same ? ["same", "="] : after > before ? ["worse", "▲"] : ["better", "▼"];
+    if (!isNumber(before) || !isNumber(after)) return `${format(before)} → ${format(after)}`; // nothing to compare with
+    const [way, sign] = before === after ? ["same", "="] : after > before ? ["worse", "▲"] : ["better", "▼"];
     return h("span", { class: "change " + way }, soft(format(before) + " → "), h("b", null, format(after)), ` ${sign} ${way}`);
   };
   return card(
@@ -751,7 +751,7 @@ function eventRows(report, events) {
       String(e.type).replace(/_/g, " "),
       e.broker || "–",
       e.sender || "–",
-      [e.to ? `${e.from || ""} → ${e.to}` : "", e.detail || "", e.lost_records ? count(e.lost_records) + " records" : ""]
+      [e.to ? `${e.from || ""} → ${e.to}` : "", e.detail || "", e.lost_records ? count(e.lost_records) + " lines" : ""]
         .filter(Boolean)
         .join(" · ") || "–",
       String(e.epoch),
