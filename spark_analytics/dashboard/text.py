@@ -236,6 +236,7 @@ def _quality(quality: dict[str, Any], paper: _Paper) -> Iterator[str]:
         f"{quality['holes']:,} missing" if quality["holes"] else "",
         f"{quality['late']:,} late" if quality.get("late") else "",
         f"{quality['drops']['lines']:,} not written" if (quality.get("drops") or {}).get("lines") else "",
+        f"{quality['unreadable_files']} files that cannot be read" if quality["unreadable_files"] else "",
         f"{quality['unfinished_files']} unfinished files" if quality["unfinished_files"] else "",
     ]
     said = ", ".join(note for note in notes if note) or "none bad, none missing"

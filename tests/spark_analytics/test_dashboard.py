@@ -99,6 +99,13 @@ def test_no_line_is_longer_than_the_terminal_is_wide(width: int) -> None:
         assert wanted in said, wanted
 
 
+def test_files_that_cannot_be_read_are_told_of() -> None:
+    report = reports.made()
+    assert "cannot be read" not in text.render(report)
+    report["quality"]["unreadable_files"] = 2
+    assert "2 files that cannot be read" in " ".join(text.render(report).split())
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_failover_of_a_longer_span_has_its_day_beside_its_time(width: int) -> None:
     day = 86_400_000
