@@ -16,6 +16,7 @@ MEANING: Final = {
     "OK": "keeps up",
     "REMOVED": "no longer a backup",
 }
+_MOST_DAYS: Final = 99_999
 _BARS: Final = "▁▂▃▄▅▆▇█"
 
 
@@ -35,7 +36,7 @@ def _escaped(letter: str) -> str:
 
 
 def duration(ms: float | None) -> str:
-    """`0`, `0.8 ms`, `12 ms`, `3.4 s`, `12 min`, `3.1 h`, `2.0 d`; a dash for None."""
+    """`0`, `0.8 ms`, `12 ms`, `3.4 s`, `12 min`, `3.1 h`, `2 d`, and `> 99999 d` for what no clock measures; a dash for None."""
     if ms is None:
         return "–"
     if ms == 0:
@@ -43,7 +44,8 @@ def duration(ms: float | None) -> str:
     for limit, unit, name in ((1000, 1, "ms"), (60_000, 1000, "s"), (3_600_000, 60_000, "min"), (86_400_000, 3_600_000, "h")):
         if ms < limit:
             return f"{_short(ms / unit)} {name}"
-    return f"{_short(ms / 86_400_000)} d"
+    days = ms / 86_400_000
+    return f"{_short(days)} d" if days <= _MOST_DAYS else f"> {_MOST_DAYS} d"
 
 
 def _short(value: float) -> str:

@@ -106,6 +106,14 @@ def test_files_that_cannot_be_read_are_told_of() -> None:
     assert "2 files that cannot be read" in " ".join(text.render(report).split())
 
 
+@pytest.mark.parametrize("width", [32, 80])
+def test_a_lag_that_no_clock_measures_is_not_wider_than_others(width: int) -> None:
+    report = reports.made()
+    for row in report["backups"] + report["queues"]:
+        row.update(dict.fromkeys(("p50_ms", "p99_ms", "worst_ms", "stall_ms"), 1e300))
+    assert max(map(len, text.render(report, width=width).splitlines())) <= width
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_failover_of_a_longer_span_has_its_day_beside_its_time(width: int) -> None:
     day = 86_400_000
@@ -156,6 +164,8 @@ def test_every_status_has_a_meaning() -> None:
         (60_000, "1 min"),
         (5_400_000, "1.5 h"),
         (2e9, "23 d"),
+        (99_999 * 86_400_000, "99999 d"),
+        (1e300, "> 99999 d"),
     ],
 )
 def test_durations_are_written_as_people_do(ms: float | None, said: str) -> None:

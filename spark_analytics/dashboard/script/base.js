@@ -87,6 +87,7 @@ const listNames = (names) =>
 const highest = (values, start = 0) => values.reduce((most, x) => (isNumber(x) && x > most ? x : most), start);
 
 const brief = (x) => (x >= 9.95 ? x.toFixed(0) : x.toFixed(1).replace(".0", ""));
+const MOST_DAYS = 99999; // longer is what no clock measures
 function duration(ms) {
   if (!isNumber(ms)) return "–";
   if (ms === 0) return "0";
@@ -97,7 +98,7 @@ function duration(ms) {
     [864e5, 36e5, "h"],
   ])
     if (ms < limit) return brief(ms / unit) + " " + name;
-  return brief(ms / 864e5) + " d";
+  return ms > MOST_DAYS * 864e5 ? "> " + MOST_DAYS + " d" : brief(ms / 864e5) + " d";
 }
 function count(value) {
   if (!isNumber(value)) return "–";
