@@ -52,6 +52,7 @@ delivers none. While bytes of a large message arrive or leave, the time begins a
 ELSEWHERE_S = 2.0
 """After this time, a queue none of whose messages has arrived may be given to another target."""
 
+_NOT_FOUND = 404
 _BEHIND_ALL = 1 << 62
 """No queue has a sequence above this."""
 _GIVES_NOTHING = "{} messages cannot be delivered: they {}cannot be read"
@@ -358,9 +359,11 @@ class Drain:
         try:
             address = await self._take(target, drain, store, name, key)
         except ManagementError as error:
-            if DECLINED not in error.text or not await self._elsewhere(drain, store, name, key):
+            if error.status == _NOT_FOUND:
+                await self._define()  # it has gone since it was made there: nobody has used it for its time, for example
+            elif DECLINED not in error.text or not await self._elsewhere(drain, store, name, key):
                 raise
-            target = self._side_of(key)  # an earlier drainer was killed after this step
+            target = self._side_of(key)  # an earlier drainer may have been killed after this step
             keeper = await self._keeper(target, name)
             address = await self._take(target, drain, store, name, key)
         moved_s, began_s = self._clock.now_s, self._clock.now_s

@@ -479,6 +479,17 @@ def test_a_queue_that_is_deleted_at_the_target_is_made_again_for_the_rest(tmp_pa
         assert new.queue("ranked")["messages"] == MESSAGES
 
 
+def test_a_queue_that_is_deleted_at_the_target_before_its_turn_is_made_again(tmp_path: Path) -> None:
+    """As when nobody has used it there for its `qpid.auto_delete_timeout`. Breaks when the drain ends because it is missing."""
+    with source(tmp_path / "old") as old, standalone(tmp_path / "new") as new:
+        words = ("--from", old.address, "--to", new.address, "--spread", "0", "--rate", "400")
+        process = spawn(tmp_path / "drain.log", "qpid-drain", *words)
+        eventually(lambda: came(new.address, "orders"), lambda count: count > 50, "messages being moved")
+        ask(new.address, "DELETE", "queue", "ranked", {"ifUnused": False, "ifEmpty": False})
+        assert process.wait() == 0
+        assert [new.queue(queue)["messages"] for queue in QUEUES] == [MESSAGES, MESSAGES]
+
+
 @pytest.mark.parametrize("name", ["source", "target"])
 def test_a_message_that_takes_long_on_the_wire_moves(slow_drains: dict[str, Slow], name: str) -> None:
     """Breaks when a drain counts whole messages only, and gives a queue up although bytes arrive or leave."""
