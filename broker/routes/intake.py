@@ -426,12 +426,23 @@ class RouteUpload(Uploading):
             self.abandon()
             self._intake.stop(str(error))
             return
-        if lead.arriving.has(number, sequences[0]):
+        known = lead.arriving.has(number, sequences[0])
+        if known:
+            self._leave_out(lead)
+        if known and not self._queues:
             self.abandon()
             confirm(lead, self._producer, delivery_id, 1)
         elif not self._stops():
-            self._intake.has_put(self._routed, 1)
+            if not known:
+                self._intake.has_put(self._routed, 1)
             super().finish(delivery_id)
+
+    def _leave_out(self, lead: Ledger) -> None:
+        """The queues of the route's log have it, or get it: put it on those of other logs alone."""
+        self._parts.setdefault(lead, [])  # it is accepted when this log has committed it, too
+        others = [self._logs.ledger_of(queue) is not lead for queue in self._queues]
+        self._lanes = [lane for lane, other in zip(self._lanes, others, strict=True) if other]
+        self._queues = [queue for queue, other in zip(self._queues, others, strict=True) if other]
 
     def _held(self, delivery_id: int, ledger: Ledger) -> tuple[int, Sequence[int]] | None:
         return (

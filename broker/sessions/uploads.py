@@ -166,7 +166,7 @@ class Uploading:
         by_ledger: dict[Ledger, list[tuple[QueueNode, int]]] = {}
         for queue, lane in zip(self._queues, self._lanes, strict=True):
             by_ledger.setdefault(self._logs.ledger_of(queue), []).append((queue, lane))
-        outstanding = set(by_ledger)
+        outstanding = set(self._parts)
 
         def committed(ledger: Ledger) -> None:
             outstanding.discard(ledger)
@@ -177,10 +177,10 @@ class Uploading:
             found = by_ledger.get(ledger)
             if found is None:
                 ledger.drop_parts(runs_of(sequences))
-                continue
-            held, manifest = self._held(delivery_id, ledger), Manifest(self._nbytes, tuple(runs_of(sequences)))
-            if not ledger.put_large(found, manifest, self._head, held=held, says=self._says, times=self._times):
-                ledger.drop_parts(manifest.ranges)
+            else:
+                held, manifest = self._held(delivery_id, ledger), Manifest(self._nbytes, tuple(runs_of(sequences)))
+                if not ledger.put_large(found, manifest, self._head, held=held, says=self._says, times=self._times):
+                    ledger.drop_parts(manifest.ranges)
             ledger.pending.when_committed(lambda ledger=ledger: committed(ledger))  # type: ignore[misc]
 
     def _held(self, delivery_id: int, ledger: Ledger) -> tuple[int, Sequence[int]] | None:

@@ -20,7 +20,7 @@ from broker.core.records import Batch, Kind
 from tests.broker.clients import ADMIN, condition, request
 from tests.broker.route_bench import Network, network
 
-LARGE = limits.LARGE_PARTS * 16 * 1024 + 1
+LARGE = limits.LARGE_PARTS * limits.PART_BYTES + 1
 
 
 @pytest.fixture
@@ -552,6 +552,28 @@ def test_queues_of_a_cluster_that_are_not_replicated_get_what_an_exchange_routes
     assert [net.bodies("p", queue) for queue in ("in", "two", "own")] == [[0, 1, 2]] * 3
     assert net.brokers["a"].depth("out") == 0
     assert cluster.broker.ledgers["local"].state.held == {}
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_what_the_local_log_has_not_got_before_a_crash_comes_to_its_queue_again(net: Network, size: int) -> None:
+    """Breaks when a message counts as put on the queues of both logs because one of them remembers its sequence."""
+    cluster = net.add("p", clustered=True, default_level="all")
+    for queue, level in (("in", "all"), ("own", "configuration")):
+        cluster.queue(queue, replicate=level)
+        net.ask("p", "CREATE", "binding", exchange="amq.fanout", queue=queue, key="")
+    net.route("p", "a", "amq.fanout", "out")
+    local = cluster.logs["local"]
+    local.automatic = False
+    net.send("a", "out", "m".ljust(size))
+    assert (cluster.depth("in"), cluster.depth("own"), net.brokers["a"].depth("out")) == (1, 0, 1)
+    for log in (cluster.lead, local):
+        log.become("ready")
+    local.automatic = True
+    for log, state in ((local, "standalone"), (cluster.lead, "active")):
+        log.become(state)
+    net.pass_time(1)
+    assert (cluster.depth("in"), cluster.depth("own"), net.brokers["a"].depth("out")) == (1, 1, 0)
+    assert [log.ledger.state.parts.orphans() for log in (cluster.lead, local)] == [[], []]
 
 
 @pytest.mark.parametrize("together", [True, False])
