@@ -230,7 +230,16 @@ class Routes:
         if route.exchange not in nodes.exchanges and (route.kind != QUEUE or route.exchange not in nodes.queues):
             what = "queue and no exchange" if route.kind == QUEUE else "exchange"
             raise Refused(404, f"there is no {what} named {route.exchange!r} for the messages of the route")
+        known = self._known(route)
+        if known is not None and known.ending:
+            text = "this route is being deleted: make it again when its source has confirmed that, or delete it with force before"
+            raise Refused(409, text)
         return self._answered(route, 201, "created", {"uuid": route.uuid})
+
+    def _known(self, asked: RouteAdd) -> RouteAdd | None:
+        """The route that is there with what identifies this one."""
+        routes = self.logs.lead.state.definitions.routes.values()
+        return next((each for each in routes if each.identity == asked.identity), None)
 
     def _asked(self, body: Mapping[str, Any]) -> RouteAdd:
         """The route that a request is about, with a new uuid."""
@@ -261,8 +270,7 @@ class Routes:
         )
 
     def _delete(self, body: Mapping[str, Any]) -> Deferred[Answer]:
-        asked = self._asked(body).identity
-        known = next((each for each in self.logs.lead.state.definitions.routes.values() if each.identity == asked), None)
+        known = self._known(self._asked(body))
         if known is None:
             raise Refused(404, "there is no such route")
         if known.kind == QUEUE or body.get("force"):

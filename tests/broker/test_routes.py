@@ -322,9 +322,15 @@ def test_a_route_of_an_exchange_makes_its_queue_and_deletes_it_at_its_end(net: N
     net.cut()
     assert net.ask("b", "DELETE", "route", **asked)[0] == 202
     assert net.item("b")["ending"] is True
+    status, text, _ = net.ask("b", "CREATE", "route", **asked)
+    assert (status, "is being deleted" in text) == (409, True)
+    assert "exists already" not in text, "qpid-route --quiet counts this as made"
     net.away.clear()
     net.pass_time(2)
     assert net.ask("b", "QUERY", "route")[2]["items"] == []
+    assert net.ask("b", "CREATE", "route", **asked)[0] == 201
+    assert net.ask("b", "DELETE", "route", **asked)[0] == 202
+    net.pass_time(2)
     assert net.ask("a", "QUERY", "queue", queue)[0] == 404
     assert net.brokers["b"].lead.ledger.state.definitions.origins == {}
 
