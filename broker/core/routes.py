@@ -4,9 +4,9 @@ forgets, and when it tries again. Pure: it gets events and returns effects, and 
 Life of a route: it connects to the primary of its source. It asks for the objects that it needs there, creates the queue if this
 is configured, and gets the queue's place (`Place`): the store that has its messages, and the address that delivers them with
 their sequences. It records the origin in its own log, unless it is known there, and attaches. From then on messages arrive and
-are put (broker.routes.intake), each with a HELD record. Once a second the route asks which of them are still on the source's
-queue; the others can be forgotten. Any failure ends the connection, and the route begins again after a pause, which grows with
-each failure until the route has run for a second.
+are put (broker.routes.intake), each with a HELD record. Once a second, or more often while there are many runs of them, the route
+asks which of them are still on the source's queue; the others can be forgotten. Any failure ends the connection, and the route
+begins again after a pause, which grows with each failure until the route has run for a second.
 
     WAITING --due--> CONNECTING --connected--> PREPARING --noted--> ATTACHING --attached--> RUNNING
        ^                  any failure, or the end of the connection or the link                |
@@ -56,6 +56,8 @@ IDLE_LOOKS = 10
 once in so many intervals again for bindings that were refused, and once for all of its bindings."""
 LOOK_RUNS = 1000
 """Runs that are asked for at a time."""
+_FULL_LOOKS = 20
+"""While so many are held, a route asks this many times as often: consumers that share a queue get its messages in short runs."""
 _NOT_FOUND = 404
 _CONFLICT = 409
 
@@ -308,9 +310,9 @@ class RouteLife:
         bindings.compare()
         return self._and_on(self._propagate(bindings))
 
-    def _and_on(self, effects: list[Effect]) -> list[Effect]:
+    def _and_on(self, effects: list[Effect], after_s: float = 0.0) -> list[Effect]:
         """These, and the next look, if the route runs still."""
-        return [*effects, Wake(LOOK_S)] if self.state == RUNNING else effects
+        return [*effects, Wake(after_s or LOOK_S)] if self.state == RUNNING else effects
 
     def touched(self, keys: Iterable[str]) -> list[Effect]:
         """The interest in the exchange has changed for these keys at the source."""
@@ -412,6 +414,7 @@ class RouteLife:
         if not isinstance(numbers, list) or len(numbers) % 2 or not all(type(each) is int and each >= 0 for each in numbers):
             return self.failed("the source does not say which of its messages have left it")
         gone = minus(self._asked, list(zip(numbers[::2], numbers[1::2], strict=True)))
+        after_s = LOOK_S / _FULL_LOOKS if len(self._asked) == LOOK_RUNS else LOOK_S
         self._asked = ()
         then: list[Effect]
         if self.bindings is not None and self.bindings.differs(body):
@@ -423,7 +426,7 @@ class RouteLife:
         elif body.get("bound") is False:
             then = self._ask(_binding(self.route))
         else:
-            then = self._and_on(self._ask_again())
+            then = self._and_on(self._ask_again(), after_s)
         return [Forget(gone), *then] if gone else then
 
     def _bound(self) -> list[Effect]:

@@ -11,7 +11,7 @@ import pytest
 from twisted.logger import ILogObserver, eventAsText, globalLogPublisher
 from zope.interface import provider
 
-from broker.core import limits
+from broker.core import limits, routes
 from broker.core.commands import Setting
 from broker.core.hops import HOPS
 from broker.core.origins import LEAVING
@@ -530,6 +530,26 @@ def test_a_queue_of_the_same_name_is_another_one(net: Network) -> None:
     net.pass_time(3)
     assert net.bodies("b", "in") == [0, 1, 2, "new"]
     assert len(net.brokers["b"].lead.ledger.state.definitions.origins) == 1
+
+
+def test_what_two_routes_get_in_turn_is_forgotten_as_fast_as_it_comes(net: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gets runs of one message. Breaks when more runs come in a second than are looked at: at their limit a route stops, and
+    the runs that it could forget keep it from taking anything ever again."""
+    monkeypatch.setattr(routes, "LOOK_RUNS", 10)
+    net.add("c").queue("in")
+    for at in ("b", "c"):
+        net.route(at, "a", "in", "out")
+    client = net.brokers["a"].client()
+    link = client.sender("out")
+    for number in range(60):
+        client.send(link, number)
+        net.settle()
+    client.connection.close()
+    net.pass_time(0.5, 0.05)
+    (runs,) = net.brokers["b"].lead.ledger.state.held.values()
+    assert (runs.n_runs, net.brokers["a"].depth("out")) == (30, 0)
+    net.pass_time(1.5, 0.05)
+    assert (held(net), held(net, "c")) == (0, 0)
 
 
 def test_a_primary_of_the_source_that_was_deposed_gives_nothing(net: Network) -> None:

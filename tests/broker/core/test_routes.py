@@ -18,6 +18,7 @@ from broker.core.records import BadBatch, Batch, BatchBuilder, Kind
 from broker.core.routes import (
     FIRST_DELAY_S,
     IDLE_LOOKS,
+    LOOK_RUNS,
     LOOK_S,
     MOST_DELAY_S,
     Ask,
@@ -372,6 +373,18 @@ def test_what_is_held_is_asked_for_and_what_has_left_the_source_is_forgotten() -
     assert one.answered({"runs": [4, 2]}) == [Forget([(1, 3), (9, 2)]), Wake(LOOK_S)]
     one.woken([(4, 2)])
     assert one.answered({"runs": [4, 2]}) == [Wake(LOOK_S)]
+
+
+def test_while_there_is_more_than_can_be_asked_for_at_a_time_a_route_asks_more_often() -> None:
+    one = running(life(route()))
+    many = [(2 * number, 1) for number in range(LOOK_RUNS)]
+    one.woken(many)
+    (forget, wake) = one.answered({"runs": []})
+    assert forget == Forget(many)
+    assert isinstance(wake, Wake)
+    assert 0 < wake.after_s < LOOK_S / 10
+    one.woken(many[1:])
+    assert one.answered({"runs": []}) == [Forget(many[1:]), Wake(LOOK_S)]
 
 
 @pytest.mark.parametrize("answer", [{}, {"runs": [1]}, {"runs": [1, "2"]}, {"runs": [-1, 1]}])
