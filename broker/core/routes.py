@@ -218,6 +218,8 @@ class RouteLife:
         """The requests that have no answer yet, except those for held sequences."""
         self._refusal = ""
         """Why the source has refused the last request, which may count as done."""
+        self._no_queue = ""
+        """Why the source has not made the route's queue, if it has not."""
         self._failures = 0
         self._asked: Runs = ()
         """The runs that the source is being asked for."""
@@ -247,7 +249,7 @@ class RouteLife:
 
     def connected(self) -> list[Effect]:
         """There is a connection to the source's primary."""
-        self.state = PREPARING
+        self.state, self._no_queue = PREPARING, ""
         self._asks = deque(_preparation(self.route))
         return [self._asks[0]]
 
@@ -357,10 +359,12 @@ class RouteLife:
     def refused(self, status: int, text: str) -> list[Effect]:
         """The source has refused the last request."""
         if self.state == PREPARING and status in self._asks[0].accepts:
+            if self._asks[0].type == "queue" and "exists already" not in text:
+                self._no_queue = text
             effects = self.answered({})
             self._refusal = text
             return effects
-        return self.failed(text)
+        return self.failed(self._no_queue if self._no_queue and status == _NOT_FOUND else text)
 
     def noted(self, reason: str) -> list[Effect]:
         """The origin is in the log, or is not, for this reason."""

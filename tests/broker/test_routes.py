@@ -401,6 +401,16 @@ def test_a_route_of_an_exchange_with_as_many_bindings_as_it_may_have_does_not_ru
     assert net.item("b")["state"] == "Operational", "its own binding is the one that there may be"
 
 
+@pytest.mark.parametrize("kind, key", [("exchange", "#"), ("dynamic", "")])
+def test_a_route_whose_queue_its_source_does_not_make_says_why(
+    net: Network, kind: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_QUEUES", 1)
+    net.ask("b", "CREATE", "route", kind=kind, source="a", exchange="amq.topic", key=key)
+    net.pass_time(1)
+    assert "this broker has 1 queues, its limit" in net.item("b")["lastError"]
+
+
 def test_a_route_stops_where_there_is_no_room_and_goes_on_when_there_is(net: Network) -> None:
     net.ask("b", "CREATE", "queue", "small", arguments={"qpid.max_count": 3, "qpid.flow_stop_count": 0})
     net.send("a", "out", *range(5))

@@ -82,11 +82,25 @@ def test_a_route_of_an_exchange_makes_its_queue_and_its_binding_first_where_they
     (made,) = one.connected()
     assert made == Ask("CREATE", "queue", "qpid-route.r", {"durable": True, "replicate": "all"}, (409,))
     binding = {"exchange": "x", "queue": "qpid-route.r", "key": "a.#"}
-    assert one.refused(409, "it exists") == [Ask("CREATE", "binding", "", binding, (409,))]
+    assert one.refused(409, "it exists already") == [Ask("CREATE", "binding", "", binding, (409,))]
     asked = {"queue": "qpid-route.r", "taker": "r", "exchange": "x", "key": "a.#"}
     assert one.answered({}) == [Ask("FIND", "sequence", "", asked)]
     assert one.refused(404, "no queue") == [Drop(), Wake(FIRST_DELAY_S)]
     assert one.error == "no queue"
+
+
+def test_a_source_that_makes_no_queue_for_a_route_is_quoted_with_the_reason_and_not_with_what_follows_from_it() -> None:
+    one = life(route(kind="exchange"))
+    one.start()
+    for status, text, error in ((404, "no queue", "too many queues"), (403, "no binding", "no binding")):
+        one.connected()
+        one.refused(409, "too many queues")
+        one.refused(status, text)
+        assert one.error == error
+    one.connected()
+    one.answered({})
+    one.refused(404, "no exchange")
+    assert one.error == "no exchange"
 
 
 @pytest.mark.parametrize("refused", [True, False])
