@@ -300,8 +300,12 @@ class Drain:
             try:
                 await side.ask("CREATE", type, name, body if type == "binding" else body | as_is)
             except ManagementError as error:
-                if error.status != 409:
+                if error.status != 409 or await self._lacks(side, (type, name, body)):
                     raise
+
+    async def _lacks(self, side: Side, wanted: tuple[str, str, dict[str, Any]]) -> bool:
+        """Whether a target that refuses to create this does not have it: then it has another reason than that it exists."""
+        return wanted in (await self._plans())[self._targets.index(side)].creates
 
     async def _pause(self, at: int) -> None:
         """Make the subscriptions of this target deliver nothing until their messages have arrived. A new one has no

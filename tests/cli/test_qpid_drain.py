@@ -135,6 +135,35 @@ def test_a_look_tells_that_a_target_has_no_room_for_what_comes(peers: Any) -> No
         assert found.status == (1 if free < 5000 else 0)
 
 
+@pytest.mark.parametrize("kind", ["queue", "binding"])
+def test_what_a_target_does_not_make_ends_the_drain_with_its_reason_unless_it_is_there(peers: Any, kind: str) -> None:
+    """Breaks when every refusal counts as "it exists already": the source would be released, and a binding be missing."""
+    plain = {"durable": False, "alternateExchange": "", "arguments": {}, "replicate": "none"}
+    queue = plain | {"name": "q", "uuid": "u", "autoDelete": False, "exclusive": False, "messages": 0, "bytes": 0}
+    exchange = plain | {"name": "e", "exchangeType": "topic"}
+    binding = {"exchange": "e", "queue": "q", "key": "k", "arguments": {}}
+    status = ITEM | {"drain": "d", "leaving": False, "target": "", "index": 1, "empty": True, "messages": 0, "clients": 0}
+    status |= {"unsettled": 0}
+    answer = {"drain": "d", "store": "old", "to": [], "queues": {}, "released": False, "held": 0, "stores": [], "messages": 0}
+    known = {f"{what} drain": [200, "OK", answer] for what in ("LEAVE", "REPORT", "RELEASE", "RELEASED", "FORGET")}
+    known["ORIGINS drain"] = [200, "OK", answer | {"queues": []}]
+    refused = known | {f"CREATE {kind}": [409, "that is the limit", {}]}
+
+    def items(name: str, queues: list[Any], bindings: list[Any]) -> dict[str, Any]:
+        has = {"queue": queues, "exchange": [exchange], "binding": bindings}
+        return has | {"drain": [status | {"store": name}], "broker": [{"cluster": ""}]}
+
+    source = peers(ha={"brokerId": "old"}, items=items("old", [queue], [binding]), answers=known)
+    before = items("new", [queue] if kind == "binding" else [], [])
+    full = peers(ha={"brokerId": "new"}, items=before, answers=refused)
+    found = run("qpid-drain", "--from", source.name, "--to", full.name, "--spread", "0")
+    assert (found.status, found.err) == (1, "qpid-drain: that is the limit\n")
+    after = {"items": items("new", [queue], [binding]), "answers": refused}
+    answers_late = peers(ha={"brokerId": "new"}, items=before, answers=known, lost_once={f"CREATE {kind}": after})
+    found = run("qpid-drain", "--from", source.name, "--to", answers_late.name, "--spread", "0")
+    assert (found.status, found.err) == (0, "")
+
+
 def test_events_and_plans_show_names_without_their_control_characters(peers: Any, capsys: Any) -> None:
     _teller("text")("elsewhere", {"queue": "a\x1b[2J\nempty: ", "to": ["b:1\u202e"]})
     assert capsys.readouterr().out == "elsewhere: queue a\\x1b[2J\\nempty: , to b:1\\u202e\n"
