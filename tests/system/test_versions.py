@@ -39,9 +39,10 @@ class OldBroker(BrokerProcess):
             super().start()
             return
         own = ["--port", str(self.port), "--data-dir", str(self.store), "--log-enable", "info+"]
+        module = "cli.qpidd" if (Path(OLD_RELEASE) / "cli/qpidd.py").exists() else "cli.commands.qpidd"
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "cli.commands.qpidd", *own, *self.options],
+                [sys.executable, "-m", module, *own, *self.options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
