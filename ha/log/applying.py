@@ -35,6 +35,8 @@ from ha.core.effects import State
 from ha.core.settings import MIB
 
 SLICE_BYTES = 8 * MIB
+SLICE_BATCHES = 64
+"""A slice has no more than this: small batches, such as those that create queues or hold one message, cost time and not bytes."""
 _DESCRIPTOR_WAIT_S = 0.05
 _log = Logger(namespace="ha")
 
@@ -247,7 +249,8 @@ class Applying:
             self._cache.trim(done + 1, min(done, self._owner.held_by_all()) + 1)
 
     def _next_batches(self) -> list[Batch]:
-        first, last = self.applied + 1, self.applicable
+        first = self.applied + 1
+        last = min(self.applicable, self.applied + SLICE_BATCHES)
         if self._states:
             last = min(last, max(self._states[0][0], first))
         found = self._cache.some(first, last, SLICE_BYTES)

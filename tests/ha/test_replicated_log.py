@@ -11,14 +11,15 @@ import msgspec
 import pytest
 from twisted.logger import capturedLogs, formatEvent
 
-from broker.core.records import MAGIC, BatchBuilder
+from broker.core.records import MAGIC, Batch, BatchBuilder
 from broker.disk import checkpoint, segments
 from broker.disk.files import REAL_DISK, RealDisk
 from ha.core.effects import PromotionEnded
 from ha.core.messages import Append, Position, SnapshotChunk, TimeoutNow
 from ha.core.settings import ReplicaSettings
+from ha.log.applying import SLICE_BATCHES
 from tests.broker.disk.logs import FailingSync, FullDisk, GatedDisk
-from tests.ha.log_cluster import QUEUE, Broker, Machine, bodies
+from tests.ha.log_cluster import QUEUE, Broker, Ledger, Machine, bodies
 from tests.ha.test_snapshots import Crowded
 
 LARGE = bytes(70 * 1024)
@@ -240,6 +241,26 @@ class TestCatchUp:
         machine.run_until(lambda: machine.level(b, back) and back.log.state == "ready")
         assert len(bodies(back)) == 60
         del c
+
+    def test_a_long_log_of_small_batches_is_passed_on_in_slices(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Breaks when a member that has restarted applies the creation of thousands of queues in one turn: for seconds it answers
+        nobody, and it does not vote."""
+        slices: list[int] = []
+        on_committed = Ledger.on_committed
+
+        def told(ledger: Ledger, batches: list[Batch]) -> None:
+            slices.append(len(batches))
+            on_committed(ledger, batches)
+
+        a, _, c = machine.cluster("a", "b", "c")
+        machine.write(a, *(b"%d" % number for number in range(3 * SLICE_BATCHES)))
+        machine.run_until(lambda: machine.level(a, c))
+        machine.kill("c")
+        monkeypatch.setattr(Ledger, "on_committed", told)
+        back = machine.start("c")
+        machine.run_until(lambda: machine.level(a, back) and back.log.state == "ready")
+        assert bodies(back) == bodies(a)
+        assert max(slices) == SLICE_BATCHES
 
     def test_a_backup_that_needs_what_was_dropped_gets_a_snapshot(self, small: Machine) -> None:
         """And goes on from there, and can itself be started from it."""
