@@ -10,6 +10,7 @@ as much memory as the remaining ones.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
@@ -52,10 +53,10 @@ class Agenda(Generic[K]):
         if self._entries.pop(key, None) is not None:
             self._shrink()
 
-    def take(self, now_s: float) -> list[K]:
-        """Remove and return the keys that are due, in order."""
+    def take(self, now_s: float, most: int = sys.maxsize) -> list[K]:
+        """Remove and return the keys that are due, in order; of many, the first `most`."""
         found: list[K] = []
-        while (key := self.take_next(now_s)) is not None:
+        while len(found) < most and (key := self.take_next(now_s)) is not None:
             found.append(key)
         return found
 

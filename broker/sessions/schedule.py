@@ -1,8 +1,9 @@
 """Timed actions on the broker that serves: one timer for all of them.
 
 Life of an entry: `after` sets the action of a key and its time. The action is done once, at that time or at the end of the next
-turn of the reactor after it, unless the key was cancelled or got another time. When this broker stops serving, `clear` removes
-all entries, because another broker decides now.
+turn of the reactor after it, unless the key was cancelled or got another time. If many are due at once, such as the messages or
+the deletions of thousands of queues, a turn does some of them, and the next ones go on. When this broker stops serving, `clear`
+removes all entries, because another broker decides now.
 
 An action proposes a record to a log, like a client's request (docs/adr/0020). So no record depends on a clock: a backup applies
 what the primary has decided, and has no schedule.
@@ -20,6 +21,11 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.core.schedule import Agenda
 from broker.sessions.turn import Turn
+
+TURN_S = 0.005
+"""For so long actions are done in one turn, and one more."""
+MOST = 256
+"""In one turn no more actions than this are done."""
 
 
 class Schedule:
@@ -66,7 +72,7 @@ class Schedule:
     def _fire(self) -> None:
         self._timer = None
         now_s = self._clock.seconds()
-        due = deque(self._agenda.take(now_s))
+        due = deque(self._agenda.take(now_s, MOST))
         try:
             while due:
                 key = due.popleft()
@@ -75,7 +81,9 @@ class Schedule:
                 call = self._calls.pop(key, None)  # or may have cancelled it
                 if call is not None:
                     call()
-        finally:  # after an exception, which the reactor logs, the others are done in its next turn
+                if self._clock.seconds() - now_s >= TURN_S:
+                    break
+        finally:  # after that time, or an exception, which the reactor logs, the others are done in its next turn
             for key in due:
                 if key in self._calls and key not in self._agenda:
                     self._agenda.put(key, now_s)

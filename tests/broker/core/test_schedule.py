@@ -87,3 +87,12 @@ def test_an_agenda_does_what_a_plain_dictionary_does(steps: list[tuple[str, int,
         assert len(agenda) == len(model)
         assert (key in agenda) is (key in model)
         assert agenda.next_s == min((found[0] for found in model.values()), default=None)
+
+
+def test_of_many_that_are_due_some_are_taken_and_the_others_stay_in_order() -> None:
+    agenda: Agenda[int] = Agenda()
+    for key in range(5):
+        agenda.put(key, 1.0)
+    assert agenda.take(1.0, 2) == [0, 1]
+    assert (len(agenda), agenda.next_s, 2 in agenda) == (3, 1.0, True)
+    assert agenda.take(1.0, 10) == [2, 3, 4]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
 
 from broker.core.nodes import CLUSTER, LOCAL
-from broker.sessions.schedule import Schedule
+from broker.sessions.schedule import MOST, TURN_S, Schedule
 from broker.sessions.turn import Turn
-from tests.broker.clients import Bench, bench, condition, creating
+from tests.broker.clients import Bench, bench, condition, creating, one_turn
 
 TIMED = {"arguments": {"qpid.auto_delete_timeout": 10}}
 
@@ -277,3 +278,27 @@ def test_an_action_that_fails_ends_no_other_one() -> None:
         assert done == ["before", "behind"]
         b.clock.advance(1)
         assert done == ["before", "behind", "later"]
+
+
+@pytest.mark.parametrize("cost_s, most", [(0.0, MOST), (TURN_S / 2.5, 3), (1.0, 1)])
+def test_of_many_that_are_due_at_once_a_turn_does_some_and_the_next_ones_the_others(cost_s: float, most: int) -> None:
+    """Breaks when all queues whose messages expire at the same time, or that are deleted then, are handled in one turn: with
+    thousands of them that takes so long that clients and members wait."""
+    with bench() as b:
+        schedule = Schedule(b.clock, Turn(b.clock))
+        done: list[int] = []
+
+        def act(number: int) -> None:
+            b.clock.rightNow += cost_s
+            done.append(number)
+
+        numbers = list(range(2 * MOST + 1))
+        for number in numbers:
+            schedule.after(number, 1.0, partial(act, number))
+        b.clock.rightNow += 1.0
+        while len(done) < len(numbers):
+            before = len(done)
+            one_turn(b.clock)
+            assert len(done) - before == min(most, len(numbers) - before)
+        assert sorted(done) == numbers
+        assert schedule._timer is None
