@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 from typing import Protocol
 
 from broker.amqp.data import Condition
@@ -399,18 +400,19 @@ class QueueTerminus:
         self.due.begin()
         self.returns.limited()
 
-    def has_others_wait(self, subscription: Subscription) -> bool:
-        """Whether messages wait here that no consumer takes, or another consumer waits for messages, while this one holds
-        some."""
+    def has_others_wait(self, subscription: Subscription, hungry: Collection[Subscription]) -> bool:
+        """Whether messages wait here that no consumer takes, or another consumer waits for messages, while this one holds some.
+        `hungry`: see there."""
         messages = self.node.messages
         if subscription.browse or messages is None:
             return False
         if messages.order.available and subscription.selector is None:
             return True
-        if not subscription.link.account.n_unsettled:
-            return False
-        others = (each for each in self.subscriptions if each is not subscription and not each.browse)
-        return any(each.link.account.room() for each in others)
+        return subscription.link.account.n_unsettled > 0 and any(each is not subscription for each in hungry)
+
+    def hungry(self) -> list[Subscription]:
+        """Consumers that wait for messages: two, if there are so many."""
+        return list(islice((each for each in self.subscriptions if not each.browse and each.link.account.room()), 2))
 
     def dispatch(self) -> None:
         """Deliver the available messages, in turn among the subscriptions with room, and read bodies that are not in memory."""

@@ -79,18 +79,20 @@ class SlowConsumers:
         self._turn.flush()
 
     def _look_at_all(self) -> Iterator[None]:
-        for subscription in [each for each in self._known if each not in each.queue.subscriptions]:
+        for subscription in [each for each in self._known if not _is_there(each)]:
             del self._known[subscription]
         for terminus in self._queues.termini:
-            if terminus.subscriptions:
-                for subscription in list(terminus.subscriptions):
-                    self._look_at(terminus, subscription)
-                    yield
+            hungry: list[Subscription] | None = None
+            for subscription in list(terminus.subscriptions):
+                if subscription.still_s >= self._limit_s and (hungry is None or not all(map(_is_hungry, hungry))):
+                    hungry = terminus.hungry()  # all consumers are searched: not again for each of them
+                self._look_at(terminus, subscription, hungry or [])
+                yield
             yield
 
-    def _look_at(self, terminus: QueueTerminus, subscription: Subscription) -> None:
+    def _look_at(self, terminus: QueueTerminus, subscription: Subscription, hungry: list[Subscription]) -> None:
         still_s = subscription.still_s
-        if still_s < self._limit_s or not terminus.has_others_wait(subscription):
+        if still_s < self._limit_s or not terminus.has_others_wait(subscription, hungry):
             self._known.pop(subscription, None)
         elif subscription not in self._known:
             name, address = told(subscription.link.name), subscription.session.address
@@ -106,3 +108,13 @@ class SlowConsumers:
             else:
                 self._known[subscription] = None
                 self._lines.line(text)
+
+
+def _is_there(subscription: Subscription) -> bool:
+    """Whether its link has not ended."""
+    return subscription.link.context is subscription
+
+
+def _is_hungry(subscription: Subscription) -> bool:
+    """Whether it still waits for messages."""
+    return _is_there(subscription) and subscription.link.account.room() > 0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pytest
 
+from broker.core.links import Outgoing
+from broker.sessions.consumer import Subscription
 from tests.broker.clients import Bench, Client, bench, condition
 from tests.broker.sessions.test_transactions import A, Transactor, refusal
 
@@ -99,6 +102,40 @@ def test_the_connection_of_a_client_that_does_not_read_is_ended() -> None:
         b.pass_time(LIMIT_S * 3)
         assert client.lost, "it does not read the Close either"
         assert broker_item(b) == (0, 1)
+
+
+@pytest.mark.parametrize("more", [0, 1], ids=["nobody is slow", "all are slow"])
+def test_the_cost_of_a_check_does_not_grow_with_the_square_of_the_consumers(more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when all other consumers are searched for each: two thousand workers with a long job each cost a fifth of the
+    broker's time then."""
+
+    class Consumers(deque[Subscription]):
+        def __contains__(self, one: object) -> bool:
+            raise AssertionError("all consumers are searched")
+
+    asked: list[Outgoing] = []
+    room = Outgoing.room
+
+    def counted(account: Outgoing) -> int:
+        asked.append(account)
+        return room(account)
+
+    with bench(slow_s=LIMIT_S) as b:
+        filled(b, 30 + more)
+        client = b.client()
+        client.auto_accept = False
+        for number in range(30):
+            client.receiver("q", 1, name=f"worker-{number}")
+        b.pass_time(2 * LIMIT_S)
+        assert broker_item(b) == (30 * more, 0)
+        (terminus,) = b.broker.queues.termini
+        consumers = terminus.subscriptions
+        terminus.subscriptions = Consumers(consumers)
+        monkeypatch.setattr(Outgoing, "room", counted)
+        b.pass_time(LIMIT_S)
+        terminus.subscriptions = consumers
+        assert len(asked) < 30 * 10
+        assert broker_item(b) == (30 * more, 0)
 
 
 def test_nobody_is_slow_where_that_is_not_asked_for() -> None:
