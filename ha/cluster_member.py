@@ -103,6 +103,9 @@ class Links(LogPeers, Reach, Role, Protocol):
     def trouble(self) -> dict[str, str]:
         """The members without a working link, and the reason, by address."""
 
+    def refusing(self) -> dict[str, str]:
+        """Those of them that run, but with which one side refuses the link."""
+
     def stop(self) -> None:
         """End all links for good."""
 
@@ -601,7 +604,8 @@ class ClusterMember:
         objection = self._agreed.objection(manager, hears, insists=insist) if manager else ""
         if objection:
             return succeed((409, objection, {}))
-        return self._stand(began, _Asked(reason, manager, bool(hears)), lambda: self.log.requests.promote(insist=insist))
+        stand = partial(self.log.requests.promote, insist=insist, refusing=self.peers.refusing())
+        return self._stand(began, _Asked(reason, manager, bool(hears)), stand)
 
     def _stop_process(self, *, force: bool) -> Answer:
         """Stop this broker in order, unless the others have no majority without it."""
@@ -625,6 +629,11 @@ class ClusterMember:
         obstacle = self.log.requests.obstacle_to_bootstrap()
         if obstacle:
             return succeed((409, f"no new cluster can begin here: {obstacle}", {}))
+        refusing = self.peers.refusing()
+        if refusing:
+            # They run, perhaps as a cluster that serves: two clusters would serve the clients of one list of addresses.
+            text = "; ".join(f"{address} runs, and {why}" for address, why in sorted(refusing.items()))
+            return succeed((409, f"no new cluster can begin here: {text}. Put this right, or stop a broker that is given up", {}))
         if force:
             _log.warn("an operator begins a new cluster with this broker by force")
             return self._stand(began, _Asked("qpid-ha bootstrap --force"), self.log.requests.bootstrap)

@@ -11,6 +11,8 @@ member that enters an epoch that another member began ends what it did in the pr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ha.core import lineage
 from ha.core.backup import Backup
 from ha.core.effects import PromotionEnded
@@ -42,6 +44,7 @@ class Candidacy:
         "_office",
         "_patrons",
         "_pursuit",
+        "_refusing",
         "_requests",
         "begun_for",
         "begun_without",
@@ -56,6 +59,8 @@ class Candidacy:
         self._requests: list[tuple[str, bool]] = []
         """The ids of the requests, and whether each one has `insist`."""
         self._pursuit: Pursuit | None = None
+        self._refusing: Mapping[str, str] = {}
+        """The members that refused links when the last request was made, and why."""
         self._patrons: set[str] = set()
         """The members that have asked this one to be elected first, so that it hands over to them."""
         self._handover_by: float | None = None
@@ -81,9 +86,10 @@ class Candidacy:
 
     # What people ask for
 
-    def promote(self, now: float, request_id: str, *, insist: bool) -> None:
+    def promote(self, now: float, request_id: str, *, insist: bool, refusing: Mapping[str, str]) -> None:
         """See `Replica.promote`."""
         member, role = self._member, self._office.role
+        self._refusing = refusing
         self._requests.append((request_id, insist))
         if insist and self._pursuit is None:
             times = member.settings
@@ -359,7 +365,7 @@ class Candidacy:
             self._set_back(now, self._verdict(campaign), turn=addresses.index(me) if me in addresses else len(addresses))
 
     def _verdict(self, campaign: Campaign) -> str:
-        return campaign.verdict(self._member.me, self._member.connected)
+        return campaign.verdict(self._member.me, self._member.connected, self._refusing)
 
     def lead(self, now: float, members: Membership | None = None) -> None:
         """Be the primary, after an election, or with other members than those in force."""
@@ -386,18 +392,18 @@ class Candidacy:
         """The attempt in progress, if any, has failed for a reason that may pass. A promotion with `insist` tries
         again, others are refused.
         """
-        pursuit = self._pursuit
+        pursuit, refusing = self._pursuit, self._refusing
         insisting = [each for each in self._requests if each[1]]
         self._requests = [each for each in self._requests if not each[1]]
         self._give_up(reason)
         self._requests = insisting
         if insisting and pursuit is not None:
-            self._pursuit = pursuit
+            self._pursuit, self._refusing = pursuit, refusing
             pursuit.set_back(now, reason, turn)
 
     def _end_requests(self, won: bool, reason: str) -> None:
         requests, self._requests = self._requests, []
-        self._pursuit = None
+        self._pursuit, self._refusing = None, {}
         for request_id, _ in requests:
             self._member.emit(PromotionEnded(request_id, won, reason))
 

@@ -23,6 +23,7 @@ Two clusters that began separately never mix: a store that belongs to a cluster 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from ha.core.messages import Position, PreVoteReply
@@ -133,19 +134,20 @@ class Campaign:
         """Whether this round can no longer be won."""
         return bool(self.tally.refused) if self.forced else self.tally.lost
 
-    def verdict(self, me: str, connected: set[str]) -> str:
-        """For people: which members did not vote for this one, and why."""
+    def verdict(self, me: str, connected: set[str], refusing: Mapping[str, str]) -> str:
+        """For people: which members did not vote for this one, and why. `refusing`: see `Replica.promote`."""
         refusals = [f"{voter} refused: {reason}" for voter, reason in sorted(self.tally.refused.items())]
         refusals += [
             f"{voter} has an empty store, so its vote counts only if all members vote" for voter in sorted(self.tally.provisional)
         ]
         silent = [voter for voter in self.tally.silent if voter != me]
-        silences = [f"{voter} {'did not answer' if voter in connected else 'is not connected'}" for voter in silent]
+        apart = {voter: refusing.get(voter, "is not connected") for voter in silent if voter not in connected}
+        silences = [f"{voter} {apart.get(voter, 'did not answer')}" for voter in silent]
         others = "; ".join((*refusals, *silences))
         if self.unfit:
             return f"{self.unfit}; no other broker was elected first: {others}" if others else self.unfit
         text = f"{me} got {len(self.tally.granted)} of the {self.tally.needed} votes needed ({self.round}): {others}"
-        return text + self._way_out(me)
+        return text if refusing.keys() & apart.keys() else text + self._way_out(me)
 
     def _way_out(self, me: str) -> str:
         """What to do if only new stores have answered: one of the silent members may have the cluster's data."""

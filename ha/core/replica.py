@@ -22,6 +22,7 @@ and its epochs do not count in this cluster.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import assert_never
 
 from ha.core.backup import Backup
@@ -307,13 +308,15 @@ class Replica:
             self._candidacy.primary_lost(now, self._office.role)
         return self._done(now)
 
-    def promote(self, now: float, request_id: str, *, insist: bool = False) -> list[Effect]:
+    def promote(
+        self, now: float, request_id: str, *, insist: bool = False, refusing: Mapping[str, str] | None = None
+    ) -> list[Effect]:
         """Become the primary, by a planned switchover if there is a healthy primary; `insist`: by every possible way
-        (`pursuit.py`).
+        (`pursuit.py`). `refusing`: the members that run but exchange no messages with this one, and why, for people.
 
         It ends with PromotionEnded.
         """
-        self._candidacy.promote(now, request_id, insist=insist)
+        self._candidacy.promote(now, request_id, insist=insist, refusing=refusing or {})
         return self._done(now)
 
     def bootstrap(self, now: float, request_id: str) -> list[Effect]:

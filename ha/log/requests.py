@@ -6,7 +6,7 @@ Then it is removed from here, and answered after everything before it was passed
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, assert_never
 
@@ -39,10 +39,10 @@ class Requests:
 
     # ---- to become the primary
 
-    def promote(self, *, insist: bool = False) -> Deferred[PromotionEnded]:
-        """Become the primary. Fires when this broker is active, or when the request is refused. `insist`: see
-        `ha.core.pursuit`."""
-        return self._noted(partial(self.replica.promote, insist=insist))
+    def promote(self, *, insist: bool = False, refusing: Mapping[str, str] | None = None) -> Deferred[PromotionEnded]:
+        """Become the primary. Fires when this broker is active, or when the request is refused. `insist`, `refusing`: see
+        `Replica.promote`."""
+        return self._noted(partial(self.replica.promote, insist=insist, refusing=refusing))
 
     def bootstrap(self) -> Deferred[PromotionEnded]:
         """Begin a new cluster from this blank store, without the silent members. Fires when active, or when refused."""

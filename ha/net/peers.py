@@ -333,6 +333,11 @@ class OutgoingLink(ClientFactory):
         return self._refused
 
     @property
+    def refusing(self) -> bool:
+        """Whether the last attempt reached the member, and one side refused the link."""
+        return bool(self._refused) and self._told == _without_messages(self._refused)
+
+    @property
     def connected(self) -> bool:
         """Whether messages can be sent."""
         return self._connection is not None and self._connection.up
@@ -416,7 +421,7 @@ class OutgoingLink(ClientFactory):
             _log.info("link to {peer} lost{why}", peer=self.address, why=f": {refusal}" if refusal else "")
         elif refusal:
             self._refused = refusal
-            self._tell(f"exchanges no messages with this broker: {_in_words(refusal)}")
+            self._tell(_without_messages(refusal))
         if was_up:
             self.peers.events.disconnected(self.address)
         else:
@@ -434,6 +439,11 @@ class OutgoingLink(ClientFactory):
         if text != self._told:
             self._told = text
             _log.info("{peer} {text}; trying again", peer=self.address, text=text)
+
+
+def _without_messages(refusal: str) -> str:
+    """For people: what a member does with which one side refuses the link."""
+    return f"exchanges no messages with this broker: {_in_words(refusal)}"
 
 
 def _in_words(refusal: str) -> str:
@@ -724,6 +734,10 @@ class Peers:
     def trouble(self) -> dict[str, str]:
         """The members with which no messages can be exchanged, and why, by address."""
         return {address: link.trouble for address, link in self._links.items() if link.trouble}
+
+    def refusing(self) -> dict[str, str]:
+        """The members that run, but with which one side refuses the link, and why, by address."""
+        return {address: link.trouble for address, link in self._links.items() if link.refusing}
 
     def stop(self) -> None:
         """End all links."""

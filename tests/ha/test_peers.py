@@ -317,6 +317,9 @@ def test_a_broker_that_calls_itself_by_another_name_is_not_the_member() -> None:
         why = f"the broker there calls itself broker2:5672: use this name, or give that broker --ha-address {OTHER}"
         assert reached == [f"exchanges no messages with this broker: {why}"]
         assert made.refusals() == {OTHER: why}
+        assert made.refusing() == {OTHER: f"exchanges no messages with this broker: {why}"}
+        made._links[OTHER].clientConnectionFailed(None, Failure(ConnectionRefusedError("refused")))
+        assert made.refusing() == {}, "it does not run any more"
         assert events.told == []
         made.stop()
 

@@ -177,6 +177,10 @@ class Messenger:
         """Who cannot be talked to."""
         return {address: "is not connected" for address in self._wanted if address not in self._linked}
 
+    def refusing(self) -> dict[str, str]:
+        """Nobody: an address of the simulation is that of one member."""
+        return {}
+
     def stop(self) -> None:
         """End."""
         self._stopped = True

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Ran, ended
-from tests.system.harness import BrokerProcess, Cluster, Refused, ask, cluster, eventually
+from tests.system.harness import BrokerProcess, Cluster, Refused, ask, cluster, eventually, free_ports
 from tests.system.terms import active, healthy, resource_manager
 from tests.system.traffic import send, take
 
@@ -101,3 +101,33 @@ def test_a_broker_with_messages_is_not_bootstrapped(tmp_path: Path) -> None:
         assert "is not new: it holds data of cluster" in refused.err
         eventually(lambda: str(first.status()["reason"]), lambda text: third.address not in text, "the link to the third")
         assert "its log is newer" in qpid_ha("bootstrap", "--force", "-b", first.address).err
+
+
+def test_new_brokers_begin_no_cluster_beside_the_one_that_they_are_to_be_added_to(tmp_path: Path) -> None:
+    """Breaks when new brokers that are a majority of their own list, but not of the running cluster, are told to begin a new one,
+    or do so: the clients of one list of addresses would then be served by two clusters."""
+    with cluster(tmp_path, 1, *ALL) as brokers:
+        (old,) = brokers.brokers
+        ports = free_ports(2)
+        url = "amqp:" + ",".join((old.address, *(f"127.0.0.1:{port}" for port in ports)))
+        options = ["--ha-cluster", "yes", "--ha-brokers-url", url, *ALL]
+        new = [BrokerProcess(tmp_path / str(port), port, options) for port in ports]
+        try:
+            for broker in new:
+                broker.start()
+            first, second = new
+            eventually(lambda: str(first.status()["reason"]), lambda text: second.address not in text, "the link between the two")
+            promoted = qpid_ha("promote", "-b", first.address)
+            assert promoted.status == 1
+            assert f"is not among the members {old.address}; add it with qpid-ha add-broker" in promoted.err
+            assert "bootstrap" not in promoted.err
+            for words in ([], ["--force"]):
+                refused = qpid_ha("bootstrap", *words, "-b", first.address)
+                assert refused.status == 1
+                assert f"no new cluster can begin here: {old.address} runs, and exchanges no messages" in refused.err
+            assert qpid_ha("add-broker", first.address, second.address, "-b", old.address).err == ""
+            assert old.state() == "active"
+            first.wait_for("ready")
+        finally:
+            for broker in new:
+                broker.kill()

@@ -80,6 +80,20 @@ class TestAFirstElection:
         cluster.promote("a")
         assert last_promotion(cluster, "a").won
 
+    @pytest.mark.parametrize("insist", [False, True])
+    def test_a_member_that_runs_but_refuses_the_link_is_not_said_to_be_down(self, insist: bool) -> None:
+        """It may be a cluster that serves, without this broker. The refusal told to start it, or to begin a new cluster."""
+        cluster = Cluster("a", "b", "c")
+        cluster.crash("c")
+        cluster.call("a", lambda replica: replica.promote(cluster.now, "x", insist=insist, refusing={"c": "says no"}))
+        cluster.pass_time(9)
+        ended = last_promotion(cluster, "a")
+        assert not ended.won
+        assert ended.reason.endswith("c says no")
+        cluster.promote("a")
+        cluster.pass_time(3)
+        assert "c is not connected. All stores that answer are empty" in last_promotion(cluster, "a").reason
+
     def test_two_lost_stores_of_three_wait_for_the_third_and_lose_nothing(self) -> None:
         """The story that decision 17 is about."""
         cluster = robbed("a", "b")

@@ -354,9 +354,9 @@ class Checks:
             self.consensus.synced(log.me, index, epoch)
         method(log, index, epoch, sync_s)
 
-    def _asked(self, method: Any, requests: Requests, *, insist: bool) -> Any:
+    def _asked(self, method: Any, requests: Requests, **how: Any) -> Any:
         self.consensus.asked(requests.replica._member.me)
-        return method(requests, insist=insist)
+        return method(requests, **how)
 
     def _forced(self, method: Any, requests: Requests) -> Any:
         self.consensus.asked(requests.replica._member.me)
