@@ -163,6 +163,46 @@ def test_a_client_s_sender_and_receiver_outlive_the_primary(three: Cluster, clie
     primary.wait_for("ready")
 
 
+def test_the_example_for_numbered_links_sends_each_message_once_and_in_order_when_the_primary_is_killed(
+    three: Cluster, tmp_path: Path
+) -> None:
+    """Of docs/howto/once.md, at full rate: Proton then has messages that it has not yet written. A link that is attached again
+    sent them first, and their second acceptance ended the program."""
+    primary, count = three.primary(), 20_000
+    for backup in three.brokers:
+        backup.wait_for("ready", "active")
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/once.md").read_text(), re.DOTALL)
+    urls = ", ".join(f'"amqp://{address}"' for address in three.addresses)
+    program = example.replace('"amqp://host1", "amqp://host2", "amqp://host3"', urls)
+    program = program.replace('["first", "second"]', f"[str(number) for number in range({count})]")
+    primary.create("queue", "orders")
+    with (tmp_path / "sender.log").open("wb") as log:
+        sender = subprocess.Popen([sys.executable, "-c", program], stderr=log, cwd=ROOT, env=environment())
+    try:
+        eventually(lambda: primary.queue("orders")["messages"], lambda stored: stored >= count // 10, "the first messages", 60)
+        primary.kill()
+        successor = three.succeed()
+        assert successor.queue("orders")["messages"] < count, "it is still sending"
+        assert sender.wait(90) == 0, (tmp_path / "sender.log").read_text()[-2000:]
+        assert _numbers(take(successor.address, "orders", count)) == list(range(count))
+        eventually(lambda: successor.queue("orders")["messages"], lambda left: left == 0, "nothing being left", 30)
+    finally:
+        sender.kill()
+        sender.wait(10)
+        if not primary.running:
+            primary.start()
+    primary.wait_for("ready")
+
+
+def _numbers(messages: list[bytes]) -> list[int]:
+    """The bodies of encoded messages, which are numbers as text."""
+    message, numbers = Message(), []
+    for data in messages:
+        message.decode(data)
+        numbers.append(int(str(message.body)))
+    return numbers
+
+
 SELECTING: dict[str, Callable[[Path], list[str]]] = {
     "container": lambda folder: [sys.executable, str(HERE / "select_container.py")],
     "rhea": lambda folder: with_rhea("select.js", folder),
