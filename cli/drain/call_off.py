@@ -49,8 +49,9 @@ class CallOff:
         self._tell = tell
 
     async def run(self) -> Back:
-        """Cancel the drain. Refused if `targets` are not the targets of this drain, or if another drain keeps running."""
-        found, held = Back(), dict[int, int | None]()
+        """Cancel the drain. Refused if `targets` are not the targets of this drain, or if a step is refused again and again, for
+        example because another drain keeps running."""
+        found, held, why = Back(), dict[int, int | None](), ""
         for _ in range(_TRIES):
             status = dict((await self._source.ask("QUERY", "drain"))["items"][0])
             if not status["leaving"]:
@@ -69,7 +70,9 @@ class CallOff:
             except ManagementError as error:
                 if error.status != 409:
                     raise
-                self._tell("again", {"why": error.text})
+                if error.text != why:
+                    self._tell("again", {"why": error.text})
+                why = error.text
                 await self._clock.pause(_PAUSE_S)
                 continue
             for target in self._targets:
@@ -80,7 +83,7 @@ class CallOff:
             moved = {} if found.moved is None else {"moved": found.moved}
             self._tell("reopened", {"drain": found.drain} | moved | {"back": found.back})
             return found
-        raise endings.Refused("the drain cannot be cancelled while another qpid-drain runs: stop that first")
+        raise endings.Refused(f"the drain cannot be cancelled: {why}; if another qpid-drain of this broker runs, stop that first")
 
     async def _must_be_targets(self, status: dict[str, Any]) -> None:
         identity = ",".join(sorted([await identity_of(target) for target in self._targets]))

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from broker.client import ManagementError
+from cli import endings
 from cli.commands.qpid_drain import _teller
+from cli.drain.call_off import CallOff
 from cli.options import target
 from tests.cli.running import run
 
@@ -162,6 +165,28 @@ def test_what_a_target_does_not_make_ends_the_drain_with_its_reason_unless_it_is
     answers_late = peers(ha={"brokerId": "new"}, items=before, answers=known, lost_once={f"CREATE {kind}": after})
     found = run("qpid-drain", "--from", source.name, "--to", answers_late.name, "--spread", "0")
     assert (found.status, found.err) == (0, "")
+
+
+def test_a_cancellation_that_is_refused_again_and_again_ends_with_the_reason() -> None:
+    """Breaks when it blames another qpid-drain: it may as well have asked a backup."""
+
+    class Backup:
+        async def ask(self, operation: str, *words: Any) -> dict[str, Any]:
+            if operation == "QUERY":
+                return {"items": [{"leaving": True, "drain": "d", "target": "t", "to": [], "brokerId": "t"}]}
+            raise ManagementError(409, "this broker is ready: ask the primary, a:1")
+
+    class Clock:
+        async def pause(self, seconds: float) -> None:
+            """No time passes."""
+
+    backup: Any = Backup()
+    clock: Any = Clock()
+    told: list[str] = []
+    cancelling = CallOff(clock, backup, [backup], lambda event, facts: told.append(facts["why"])).run()
+    with pytest.raises(endings.Refused, match="cannot be cancelled: this broker is ready: ask the primary, a:1; "):
+        cancelling.send(None)
+    assert told == ["this broker is ready: ask the primary, a:1"]
 
 
 def test_events_and_plans_show_names_without_their_control_characters(peers: Any, capsys: Any) -> None:
