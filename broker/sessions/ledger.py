@@ -33,7 +33,7 @@ from broker.core.queues.blocks import LiveRun, Move
 from broker.core.queues.displacement import Displacing
 from broker.core.queues.residency import Residency
 from broker.core.queues.times import MAX_MS, OVER
-from broker.core.records import AVAILABLE, EXPIRES, GROUPS_AT_ONCE, Batch, BatchBuilder
+from broker.core.records import AVAILABLE, EXPIRES, GROUPS_AT_ONCE, Batch, BatchBuilder, runs_of
 from broker.core.state import CannotApply, State
 from broker.host import REAL_HOST
 from broker.sessions.arriving import Arriving
@@ -338,9 +338,12 @@ class Ledger:
         self.pending.builder.note(number, sequence, encoded)
         self.pending.arm()
 
-    def let_wait(self, number: int, sequence: int, wait_ms: int) -> None:
-        """Let a message that is on its queue be given out in so many ms, and not before."""
-        self.pending.builder.times(number, AVAILABLE, sequence, array("Q", (min(self.now_ms + wait_ms, MAX_MS),)))
+    def let_wait(self, number: int, waits: Mapping[int, int]) -> None:
+        """Let messages that are on their queue be given out in so many ms each (by sequence), and not before."""
+        now_ms = self.now_ms
+        for first, count in runs_of(waits):
+            column = array("Q", [min(now_ms + waits[sequence], MAX_MS) for sequence in range(first, first + count)])
+            self.pending.builder.times(number, AVAILABLE, first, column)
         self.pending.arm()
 
     def end_wait(self, number: int, sequence: int) -> None:

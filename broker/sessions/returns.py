@@ -101,12 +101,15 @@ class Returns:
             self._queue.give_back(sequences)
             return
         (retry_ms, most_ms), limit = node.retry_ms, node.delivery_limit
+        waits: dict[int, int] = {}
         with ledger.pending.one_batch(0):  # no delay may end while others of them are still to be counted
             for sequence in sequences:
                 ledger.count(messages.number, sequence)
                 failures = messages.order.lane_of(sequence).delivery_count(sequence) + 1
                 if retry_ms and not 0 < limit <= failures:
-                    ledger.let_wait(messages.number, sequence, min(retry_ms * failures, most_ms))
+                    waits[sequence] = min(retry_ms * failures, most_ms)
+            if waits:
+                ledger.let_wait(messages.number, waits)
             self._let_wait(notes)  # the consumer's own delay has precedence over that of the queue
             self._when_committed(sequences, self.failed)  # the next consumer must get the message with the increased count
 
@@ -180,13 +183,14 @@ class Returns:
         messages, ledger = self._queue.node.messages, self._queue.ledger
         if not notes or messages is None or ledger.version < TIMES_SINCE or not ledger.serving:
             return False
-        now_ms, found = ledger.now_ms, False
+        now_ms, waits = ledger.now_ms, {}
         for sequence, note in notes.items():
             until_ms = waits_until(note, now_ms) if len(note) <= limits.MAX_NOTE_BYTES else 0
             if until_ms:
-                ledger.let_wait(messages.number, sequence, until_ms - now_ms)
-                found = True
-        return found
+                waits[sequence] = until_ms - now_ms
+        if waits:
+            ledger.let_wait(messages.number, waits)
+        return bool(waits)
 
     def _let_die(self, sequences: list[int]) -> None:
         if self._queue.node.messages is not None:

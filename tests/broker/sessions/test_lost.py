@@ -10,6 +10,7 @@ import pytest
 
 from broker.amqp.data import Condition
 from broker.core import limits
+from broker.core.records import Batch, Kind
 from tests.broker.clients import ADMIN, Bench, Client, bench
 from tests.broker.sessions.test_slow import holder
 from tests.broker.test_departure import leave, source
@@ -44,6 +45,31 @@ def test_what_a_lost_consumer_held_has_failed(arguments: dict[str, int]) -> None
         lost(client)
         b.pass_time(2)
         assert counts(b) == [("a", 1), ("b", 1), ("c", 0)]
+
+
+def test_the_delays_of_many_messages_of_a_lost_consumer_are_few_records() -> None:
+    """Breaks when each has a record of its own: a fifth of a second of every broker's time for 20,000 messages."""
+    with bench() as b:
+        filled(b, {"x-delayed-retry-min": 1000}, *range(100))
+        first, _ = holder(b, 1)
+        lost(first)
+        b.pass_time(2)
+        client = b.client()
+        client.auto_accept = False
+        client.receiver("q", 90)
+        lost(client)
+        batch = Batch.parse(b.lead.committed[-1])
+        runs = [(run.first_seq, run.count) for run in batch.runs if run.kind is Kind.TIMES]
+        assert runs == [(1, 90)]
+        messages = b.broker.nodes.queues["q"].messages
+        assert messages is not None
+        assert messages.delays is not None
+        one, other = messages.delays.at(1), messages.delays.at(90)
+        assert one - other == 1000, "it has failed twice"
+        b.pass_time(1.5)
+        assert messages.delays.waiting == 1
+        b.pass_time(1)
+        assert counts(b) == [(0, 2), *((number, 1) for number in range(1, 90)), *((number, 0) for number in range(90, 100))]
 
 
 def test_a_message_that_ends_its_consumers_is_a_dead_letter_at_the_limit() -> None:
