@@ -248,6 +248,9 @@ TICK_S = 1.0
 LEAST_BEAT_S = 0.1
 """No peer gets heartbeats more often than at this interval, however short a silence it bears."""
 
+TICK_TURN_S = 0.005
+"""Seconds of one turn of the reactor in which connections get this look."""
+
 PIECE_BYTES = 256 * KIB
 """A larger message is passed to proton in pieces of this size, as fast as the socket accepts them."""
 

@@ -129,6 +129,9 @@ class Admission:
         """While it serves, and many of them are still to be answered."""
         self._holding = False
         """Whether clients that come now wait, because another broker is about to take over."""
+        self._unticked: list[int] = []
+        """Numbers of the connections that this second's tick has still to look at."""
+        self._tick_call: IDelayedCall | None = None
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
         self._ticker.start(limits.TICK_S, now=False)
@@ -518,17 +521,35 @@ class Admission:
             connection.cut_off()
 
     def _tick(self) -> None:
-        now = self._clock.seconds()
-        for connection in list(self.connections.values()):
-            connection.tick(now)
-            if connection.principal.until_s is not None and (ended := self._authentication.ended(connection.principal)):
-                connection.turn_out(Condition(UNAUTHORIZED, ended))
+        """Once a second: the heartbeats and time limits of all connections, in this turn or, where there are many, in the next
+        ones."""
+        if self._tick_call is None:
+            self._unticked = list(reversed(self.connections))
+            self._tick_on()
+
+    def _tick_on(self) -> None:
+        self._tick_call = None
+        now_s = self._clock.seconds()
+        while self._unticked:
+            connection = self.connections.get(self._unticked.pop())
+            if connection is not None:
+                self._tick_one(connection, now_s)
+            if self._unticked and self._clock.seconds() - now_s >= limits.TICK_TURN_S:
+                self._tick_call = self._clock.callLater(0, self._tick_on)
+                break
         self._turn.flush()
+
+    def _tick_one(self, connection: Connection, now_s: float) -> None:
+        connection.tick(now_s)
+        if connection.principal.until_s is not None and (ended := self._authentication.ended(connection.principal)):
+            connection.turn_out(Condition(UNAUTHORIZED, ended))
 
     def close(self) -> None:
         """Cut everybody off."""
         if self._ticker.running:
             self._ticker.stop()
+        if self._tick_call is not None:
+            self._tick_call.cancel()
         if self._look_call is not None:
             self._look_call.cancel()
         if self._relief_call is not None:

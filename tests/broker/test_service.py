@@ -687,3 +687,28 @@ def test_a_client_with_the_smallest_frames_gets_an_open_that_fits_without_the_ot
         assert client.connection.state & proton.Endpoint.REMOTE_ACTIVE
         assert client.connection.remote_properties["product"] == "understudy"
         assert "failover-server-list" not in client.connection.remote_properties
+
+
+def test_many_connections_are_looked_at_in_more_than_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when the heartbeats of all connections are one turn: each second, 0.1 s for ten thousand of them, and more when they
+    are due."""
+    looked: list[int] = []
+
+    with bench() as b:
+        clients = [b.client(container=str(number)) for number in range(7)]
+
+        def tick(connection: Connection, now_s: float) -> None:
+            looked.append(connection.number)
+            b.clock.rightNow += limits.TICK_TURN_S / 2.5
+
+        monkeypatch.setattr(Connection, "tick", tick)
+        numbers = [client.server.number for client in clients]
+        b.clock.rightNow += limits.TICK_S
+        one_turn(b.clock)
+        assert looked == numbers[:3]
+        clients[3].lose()
+        one_turn(b.clock)
+        assert looked == [*numbers[:3], *numbers[4:]]
+        b.clock.rightNow += limits.TICK_S
+        one_turn(b.clock)
+        assert looked[6:] == numbers[:3]
