@@ -144,7 +144,8 @@ class Queues:
         for node in self.logs.nodes.queues.values():
             messages = node.messages
             if node.messages_log == ledger.name and messages is not None:
-                if node.delivery_limit or messages.has_times or node.asked.get(OWNER_TIMEOUT):
+                failed = node.delivery_limit and messages.order.has_counts
+                if failed or messages.has_times or node.asked.get(OWNER_TIMEOUT):
                     self.at(node).term_begins()
                 if node.displacing is not None and not node.displacing.ready:
                     self.at(node).dispatch_soon()

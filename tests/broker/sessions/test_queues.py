@@ -35,3 +35,24 @@ def test_a_queue_that_a_snapshot_does_not_have_ends_its_links() -> None:
         assert consumer.remote_condition.name == "amqp:resource-deleted"
         assert b.broker.queues.consumers(node) == 0
         b.lead.index = 9
+
+
+def test_a_term_that_begins_costs_nothing_for_queues_on_which_nothing_has_failed() -> None:
+    """Breaks when a new primary looks for failures on each queue with a limit of them: with 20,000, a failover takes 0.2 s
+    longer."""
+    with bench(clustered=True, default_level="all") as b:
+        b.upgraded()
+        for name in ("q", "failed"):
+            b.queue(name, arguments={"x-delivery-limit": 2})
+            client = b.client()
+            client.auto_accept = False
+            client.send(client.sender(name), "one")
+        client.receiver("failed")
+        client.lose()
+        b.settle()
+        b.lead.become("ready", "other")
+        b.settle()
+        b.broker.queues._termini.clear()
+        b.lead.become("active")
+        b.settle()
+        assert [terminus.node.name for terminus in b.broker.queues.termini] == ["failed"]
