@@ -120,6 +120,8 @@ class EtcdArbiter(LeasedArbiter):
         self._turn_key = f"{keys}/turn".encode()
         self._primary_key = f"{keys}/primary".encode()
         self._daemon = daemon
+        self._overtaken: Published | None = None
+        """The primary that was not published, because a higher epoch was."""
 
     def follow(self, revision: int, on_change: Callable[[Holder], None]) -> Deferred[str]:
         """Watch the turn's key."""
@@ -176,15 +178,22 @@ class EtcdArbiter(LeasedArbiter):
         return holder_of(found[0], revision_of(answer))
 
     async def _publish(self, view: Published) -> None:
-        """Publish, unless a higher epoch is known. If another daemon writes at the same time, read again."""
+        """Publish, unless a higher epoch is known. If another daemon writes at the same time, read again. StoreError while a
+        primary has a lower epoch than the key: the first time without a text, because the other daemons may only have heard of a
+        promotion earlier.
+        """
         key = encoded(self._primary_key)
         value = json.dumps({"primary": view.primary, "epoch": view.epoch}).encode()
         for _ in range(_PUBLISH_ATTEMPTS):
             answer = await self._client.call("/v3/kv/range", {"key": key})
             kv = (answer.get("kvs") or [{}])[0]
             there = b64decode(kv.get("value", ""))
-            if there == value or _epoch(there) > view.epoch:
+            if there == value or (_epoch(there) > view.epoch and not view.primary):
                 return
+            if _epoch(there) > view.epoch:
+                known, self._overtaken = self._overtaken == view, view
+                told = f"{self._primary_key.decode()} has epoch {_epoch(there)}, and the cluster is in {view.epoch}"
+                raise StoreError(Trouble.AWAY, f"{told}: if it was made anew, delete this key" if known else "")
             compare = {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": str(kv.get("mod_revision", 0))}
             put = {"request_put": {"key": key, "value": encoded(value)}}
             answer = await self._client.call("/v3/kv/txn", {"compare": [compare], "success": [put]})

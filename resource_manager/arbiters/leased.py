@@ -64,7 +64,7 @@ class LeasedArbiter(ABC):
     @abstractmethod
     async def carry_out(self, request: Request) -> Answer:
         """Send a request to the store. StoreError; an error because of a malformed answer (KeyError, ValueError and the
-        like) counts as one.
+        like) counts as one. A state that could not be published is not logged if the error has no text.
         """
 
     @abstractmethod
@@ -158,7 +158,7 @@ class LeasedArbiter(ABC):
                 )
             if not isinstance(error, StoreError):
                 failure.raiseException()
-            if isinstance(request, Publish):
+            if isinstance(request, Publish) and str(error):
                 self._tell_unpublished(str(error))
             self._do(self._candidate.failed(error.trouble, str(error), self._now_s(), error.wait_s))
 

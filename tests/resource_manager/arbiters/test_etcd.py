@@ -130,6 +130,23 @@ async def test_the_primary_is_published_and_an_older_epoch_never_replaces_it(etc
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_cluster_that_was_made_anew_is_published_when_the_key_of_the_old_one_is_deleted(
+    etcd: Etcd, lines: list[str]
+) -> None:
+    """Its epochs are lower. Breaks when the key names the primary of the old cluster for ever, and nobody says so."""
+    async with daemons(etcd.url, "anew", "rm-1", "rm-2") as [old, new]:
+        old.arbiter.publish(Published("a:1", 7))
+        await until(lambda: old.arbiter._candidate._told == Published("a:1", 7))
+        new.arbiter.publish(Published("b:1", 1))
+        text = "/understudy/anew/primary has epoch 7, and the cluster is in 1: if it was made anew, delete this key"
+        await until(lambda: lines == [f"the primary cannot be published in etcd: {text}"])
+        assert new.reachable
+        etcd.call("kv/deleterange", {"key": encoded("/understudy/anew/primary")})
+        await until(lambda: bool(etcd.value("/understudy/anew/primary")))
+        await until(lambda: lines[1:] == ["the primary is published in etcd again"])
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_watch_that_meets_a_compaction_is_begun_anew(etcd: Etcd) -> None:
     """Breaks when a daemon goes deaf, or fails, because etcd has dropped the revision from which it listens."""
     async with daemons(etcd.url, "compacted", "rm-1") as [daemon]:
