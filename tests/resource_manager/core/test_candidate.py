@@ -351,6 +351,8 @@ def test_a_store_that_takes_no_writes_counts_as_away_until_it_takes_one() -> Non
     story.wake(1.5)
     assert story.request == Grant(6.0), "whether it takes writes again is asked by a grant"
     story.fail(1.6, Trouble.READ_ONLY, "database space exceeded")
+    story.wake(1.8)
+    assert (story.request, story.wakes_s) == (None, 2.1), "a full store is not asked again after the short pause"
     story.wake(2.5)
     story.answer(Granted(9, 6.0), 2.5)
     assert story.request == Campaign(9)

@@ -516,6 +516,20 @@ def test_one_who_refuses_again_and_again_rests_longer_but_not_for_ever() -> None
     assert rests == [0.2, 0.4, 0.8, 1.0, 1.0]
 
 
+def test_when_all_have_refused_the_first_to_be_rested_is_asked_as_soon_as_it_is() -> None:
+    """Breaks when one broker that refuses again and again keeps the daemon from another that would accept."""
+    story = Story(retry_s=0.2)
+    now_s = 10.0
+    for name in ("b", "b", "c"):  # b is preferred, and rests for 0.2 s and then 0.4 s; c for 0.2 s
+        now_s += 0.21
+        assert asked(story.see(now_s, says(name, "joining", now_s))) == [name]
+        story.promotion.refused(name, "no", now_s)
+    both = [says("b", "joining", now_s), says("c", "joining", now_s)]
+    (due_s,) = [effect.at_s for effect in story.see(now_s, *both) if isinstance(effect, WakeAt)]
+    assert due_s == pytest.approx(now_s + 0.19)
+    assert asked(story.see(due_s, *both)) == ["b"]
+
+
 def test_learners_make_no_majority() -> None:
     """Breaks when brokers without a vote are counted: an election would be asked for that cannot be won."""
     brokers = [says("a", "joining", 3.0), gone("b"), *(says(name, "joining", 3.0, learner=True) for name in "cd")]
@@ -529,6 +543,8 @@ def test_a_candidate_that_dies_while_being_asked_has_refused() -> None:
     story.see(10.01, gone("a"), says("b", "joining", 10.01), says("c", "joining", 10.01))
     effects = story.see(10.02, gone("a"), gone("b"), says("c", "joining", 10.02))
     assert PromoteRefused("b", "closed the connection", 0.2) in effects
+    assert story.promotion.promoted("b", 4, 10.03) == [], "its answer came too late: its view will tell"
+    assert story.promotion.refused("b", "too late", 10.03) == []
 
 
 def test_a_candidate_that_is_no_longer_configured_has_refused() -> None:
