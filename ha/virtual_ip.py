@@ -178,10 +178,11 @@ class _Holding:
         """Whether this broker is to hold it."""
         self._kernel = kernel
         self._since_s: float | None = None
-        """Since when this broker holds it; None if it does not."""
+        """Since when this broker holds it and can announce it; None if it does not hold it."""
         self._asked_s = 0.0
         self._announced = 0
-        self._complaint = ""
+        self._complaints: dict[str, str] = {}
+        """What failed, and how, until it succeeds."""
 
     def tick(self, now_s: float) -> None:
         """This broker is to hold it: request it, renew it, announce it."""
@@ -192,8 +193,10 @@ class _Holding:
             self._take(now_s)
         since_s, count = self._since_s, self._announced
         if since_s is not None and now_s - since_s >= _announced_s(count):
-            self._announced += 1
-            self._done("announced", self._kernel.announce)
+            if self._done("announced", self._kernel.announce):
+                self._announced += 1
+            else:  # nobody has heard any of them while the device was down: they begin anew
+                self._since_s, self._announced = now_s, 0
 
     def _take(self, now_s: float) -> None:
         self.wanted, self._asked_s = True, now_s
@@ -218,11 +221,11 @@ class _Holding:
             do(self.address)
         except OSError as error:
             complaint = f"the virtual IP address {self.address} cannot be {what}: {error.strerror or error}"
-            if complaint != self._complaint:
+            if complaint != self._complaints.get(what):
                 _log.error("{complaint}", complaint=complaint)
-            self._complaint = complaint
+            self._complaints[what] = complaint
             return False
-        self._complaint = ""
+        self._complaints.pop(what, None)
         return True
 
 

@@ -146,6 +146,28 @@ def test_an_address_that_cannot_be_had_is_complained_of_once_not_announced_and_t
     ]
 
 
+def test_an_address_on_a_device_that_is_down_is_complained_of_once_and_announced_as_soon_as_the_device_is_up(
+    said: list[str],
+) -> None:
+    """The kernel gives a device that is down its address, and sends nothing. Breaks when the log says so again and again, or
+    neighbours keep an older place of the address for seconds."""
+    machine, clock, virtual_ip = made(V4)
+    machine.refuses = "announce"
+    for _ in range(100):
+        virtual_ip.tick()
+        clock.advance(0.2)
+    assert said == [
+        "clients reach this broker at 10.0.0.9/24@eth0",
+        "the virtual IP address 10.0.0.9/24@eth0 cannot be announced: No such device",
+    ]
+    machine.refuses = ""
+    machine.take()
+    for _ in range(10):
+        virtual_ip.tick()
+        clock.advance(0.2)
+    assert machine.take().count("announce 10.0.0.9") == 4, "as at the beginning: at once, and after 0.1, 0.5 and 1 s"
+
+
 @pytest.mark.parametrize("over_tls", [False, True])
 @pytest.mark.parametrize("host, ends", [("10.0.0.9", True), ("::ffff:10.0.0.9", True), ("10.0.0.1", False)])
 def test_connections_to_an_address_end_before_it_goes_and_others_do_not(host: str, ends: bool, over_tls: bool) -> None:
