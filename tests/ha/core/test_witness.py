@@ -53,6 +53,7 @@ def test_a_witness_is_not_asked_while_both_brokers_keep_up() -> None:
     cluster.pass_time(0.5)
     assert cluster["a"].live.commit_index == 22
     assert attested(cluster) == (1, 1)
+    assert cluster["w"].live.commit_index == 1, "of what is committed it knows what it attests, and no more"
     assert cluster["w"].entries == {}
     assert (cluster["w"].live.is_witness, cluster["w"].live.attested) == (True, cluster["w"].disk.attested)
     assert cluster.states() == {"a": "active", "b": "ready", "w": "ready"}
@@ -71,6 +72,8 @@ def test_either_broker_serves_on_when_the_other_is_away() -> None:
         check_serves(cluster, left)
         end = cluster[left].disk.end
         assert attested(cluster) == (end.epoch, end.index)
+        cluster.pass_time(0.2)
+        assert cluster["w"].live.commit_index == end.index, "a heartbeat has told it"
 
 
 def test_a_broker_without_what_the_other_alone_has_is_not_elected_and_hears_who_has_it() -> None:
