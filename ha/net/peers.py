@@ -65,6 +65,7 @@ _log = Logger()
 _DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.5)
 _CONNECT_TIMEOUT_S = 3
 _LOOK_S = 0.05
+_SILENT = "it accepts the connection but does not answer; its log may say why"
 PEER_ADDRESS = "$ha"
 REMOVED_PROPERTY = "qpid.ha-removed"
 """The property of an Open that tells a broker of this cluster that it is no longer a member, with the index of the log
@@ -273,7 +274,7 @@ class _Outgoing(TwistedProtocol):
         self.engine.drain()
         self.flush()
         if silent and not self.up:
-            self._refusal = self._refusal or "it accepts the connection but does not answer; its log may say why"
+            self._refusal = self._refusal or _SILENT
         if silent or self.engine.finished:
             self.drop()
 
@@ -334,8 +335,8 @@ class OutgoingLink(ClientFactory):
 
     @property
     def refusing(self) -> bool:
-        """Whether the last attempt reached the member, and one side refused the link."""
-        return bool(self._refused) and self._told == _without_messages(self._refused)
+        """Whether the member answered the last attempt, and one side refused the link."""
+        return self._refused not in ("", _SILENT) and self._told == _without_messages(self._refused)
 
     @property
     def connected(self) -> bool:
@@ -736,7 +737,7 @@ class Peers:
         return {address: link.trouble for address, link in self._links.items() if link.trouble}
 
     def refusing(self) -> dict[str, str]:
-        """The members that run, but with which one side refuses the link, and why, by address."""
+        """The members that answer, but with which one side refuses the link, and why, by address."""
         return {address: link.trouble for address, link in self._links.items() if link.refusing}
 
     def stop(self) -> None:

@@ -133,6 +133,7 @@ def test_a_member_that_takes_the_connection_and_says_nothing_is_tried_again() ->
         assert len(reactor.tcpClients) == 2
         told = "exchanges no messages with this broker: it accepts the connection but does not answer; its log may say why"
         assert made.trouble() == {OTHER: told}
+        assert made.refusing() == {}, "an operator can give up a broker that answers nothing"
         made.stop()
 
 
