@@ -37,6 +37,9 @@ class Peers(Sending, Protocol):
     def close(self, peer: str, reason: str) -> None:
         """Close the link to this peer, which has sent an invalid message; the link may be opened again."""
 
+    def reads_snapshots(self, peer: str) -> bool:
+        """Whether this peer, which needs a snapshot, can read those of this release."""
+
 
 class NoPeers:
     """The links of a log that only this broker has."""
@@ -49,6 +52,10 @@ class NoPeers:
 
     def close(self, peer: str, reason: str) -> None:
         """There is no peer."""
+
+    def reads_snapshots(self, peer: str) -> bool:
+        """There is no peer."""
+        return False
 
 
 class _Item:

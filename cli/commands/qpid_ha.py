@@ -139,7 +139,8 @@ def _show_view(view: dict[str, Any], named: bool) -> None:
             say(f"{'  ' if named else ''}{label + ':':<20} {view[field]}")
     for member in view.get("members") or []:
         if member.get("refused"):
-            say(f"{'  ' if named else ''}{'No link:':<20} {member['address']}: {member['refused']}")
+            what = "Cannot catch up:" if member.get("connected") else "No link:"
+            say(f"{'  ' if named else ''}{what:<20} {member['address']}: {member['refused']}")
     if view.get("status") in ("active", "recovering"):
         columns = (
             Column("member", "address", text),

@@ -26,6 +26,8 @@ WIRE_VERSION = 3
 1: release 0.1, which drops a link over a field that it does not know. 2: such fields are ignored; `cluster_id` in votes and
 batches. 3: `Attest`, and a witness among the members.
 """
+SNAPSHOTS_SINCE = 2
+"""The form of messages since which a member reads this release's checkpoints, and so its snapshots: release 0.1 does not."""
 WITNESS_SINCE = 3
 """The form of messages that brought witnesses, and learners that stay learners."""
 WIRE_OLDEST = 1

@@ -80,7 +80,13 @@ class SnapshotEffects:
     # ---- sending
 
     def _send(self, peer: str, epoch: int, index: int, offset: int) -> None:
-        """Send the chunk at `offset` of the snapshot of batch `index`, or the beginning of the newest one."""
+        """Send the chunk at `offset` of the snapshot of batch `index`, or the beginning of the newest one.
+
+        A backup of a release that cannot read it gets the beginning only, by which it may see that its log goes as far. If it
+        requests more, it gets nothing: it would fetch all of it, and again, until it is upgraded.
+        """
+        if index and not self._peers.reads_snapshots(peer):
+            return
         if self._journal.checkpoint is None:
             self._renew()
             self._snapshots.wait(peer, epoch)

@@ -53,7 +53,7 @@ from ha.awake_clock import AwakeClock
 from ha.core.identity import objection_to_member
 from ha.core.membership import Membership
 from ha.core.messages import Message
-from ha.core.versions import WITNESS_SINCE, Versions, objection_to, objection_to_part, versions_of
+from ha.core.versions import SNAPSHOTS_SINCE, WITNESS_SINCE, Versions, objection_to, objection_to_part, versions_of
 from ha.net.names import Names
 
 if TYPE_CHECKING:
@@ -299,6 +299,8 @@ class OutgoingLink(ClientFactory):
         """Why the last attempt to each address failed, since the last success."""
         self._told = self._refused = ""
         self.wire = 1
+        self.obstacle = ""
+        """Why the member cannot catch up over this link, or ""."""
         self.is_witness = False
         self._stopped = False
 
@@ -409,7 +411,7 @@ class OutgoingLink(ClientFactory):
         self.is_witness = theirs.witness
         self._failures = 0
         self._unreached.clear()
-        self._told = self._refused = ""
+        self._told = self._refused = self.obstacle = ""
         _log.info("connected to {peer}", peer=self.address)
         self.peers.events.connected(self.address)
 
@@ -417,6 +419,7 @@ class OutgoingLink(ClientFactory):
         """A connection ended."""
         was_up = connection.up
         self._connection = None
+        self.obstacle = ""
         refusal = refusal.replace(WAY_IN, "give --ha-username and --ha-password-file, as that broker has them")
         if was_up:
             _log.info("link to {peer} lost{why}", peer=self.address, why=f": {refusal}" if refusal else "")
@@ -637,8 +640,9 @@ class Peers:
         return link is not None and link.is_witness
 
     def refusals(self) -> dict[str, str]:
-        """The reasons for which one side refuses a link, by member."""
-        return self._refused | {address: _in_words(link.refusal) for address, link in self._links.items() if link.refusal}
+        """The reasons for which one side refuses a link, or the snapshot that a member needs, by member."""
+        refused = {address: _in_words(link.refusal) for address, link in self._links.items() if link.refusal}
+        return self._refused | refused | {address: link.obstacle for address, link in self._links.items() if link.obstacle}
 
     def open_properties(self) -> dict[str, Any]:
         """This broker's properties for a member."""
@@ -689,6 +693,16 @@ class Peers:
         for incoming in list(self._accepted):
             if incoming.peer not in members.addresses:
                 incoming.connection.drop()
+
+    def reads_snapshots(self, peer: str) -> bool:
+        """Whether this member, which needs a snapshot, can read those of this release. If not, this is logged, once a link."""
+        link = self._links.get(peer)
+        if link is None or not link.connected or link.wire >= SNAPSHOTS_SINCE:
+            return True
+        if not link.obstacle:
+            link.obstacle = f"it needs a snapshot, and runs release 0.1, which cannot read those of this release: upgrade {peer}"
+            _log.error("{peer} cannot catch up: {why}", peer=peer, why=link.obstacle)
+        return False
 
     def reach(self, address: str, within_s: float) -> Deferred[str]:
         """Open a link to this broker, member or not. The Deferred fires with "" when messages can be sent, else with

@@ -183,6 +183,13 @@ def test_query_says_with_which_member_there_is_no_link_and_why(peers: Any) -> No
     assert run("qpid-ha", "query", "-b", foreign.name).out.splitlines()[-1] == line
 
 
+def test_query_says_which_linked_member_cannot_catch_up_and_why(peers: Any) -> None:
+    member = {"address": "c:3", "role": "voter", "connected": True, "refused": "it runs release 0.1: upgrade c:3"}
+    older = peers(ha=READY | {"members": [member]})
+    line = "Cannot catch up:     c:3: it runs release 0.1: upgrade c:3"
+    assert run("qpid-ha", "query", "-b", older.name).out.splitlines()[-1] == line
+
+
 def test_a_backup_that_applies_nothing_is_not_passed_off_as_ready(peers: Any) -> None:
     """Breaks when the last upgraded broker is restarted though no other one could take over."""
     why = "version 9 is not known here"

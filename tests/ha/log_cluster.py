@@ -172,6 +172,9 @@ class Link:
     def close(self, peer: str, reason: str) -> None:
         self.machine.brokers[self.address].closed.append((peer, reason))
 
+    def reads_snapshots(self, peer: str) -> bool:
+        return peer not in self.machine.older
+
 
 class Machine:
     """All brokers of a test, and the world that they share."""
@@ -193,6 +196,8 @@ class Machine:
         self.sequence = 0
         self.witness = ""
         """The member that is one, as all are told."""
+        self.older: set[str] = set()
+        """Members that cannot read a snapshot of the others."""
         self.ends: list[tuple[str, str, list[type[Message]]]] = []
         """Each time that a broker said that it is about to be no primary: who, its state, and what was under way to others."""
 

@@ -31,6 +31,7 @@ from ha.net.peers import PEER_PROPERTY, TICK_S, IncomingPeer, Peers
 from tests.broker.amqp.pairs import Side
 from tests.broker.clients import Bench, bench
 from tests.ha.net.name_server import NameServer
+from tests.ha.test_snapshots import error_lines
 
 USERS = Users({name: {SHA_256: users.derive(SHA_256, "secret", b"salt" * 4)} for name in ("ann", "brokers")}, b"nobody knows")
 OTHER, ME, THIRD = "10.0.0.2:5672", "10.0.0.1:5672", "10.0.0.3:5672"
@@ -237,11 +238,13 @@ class _Events:
 class _Member(Side):
     """The other end of a link to a member, which may call itself by another name."""
 
-    def __init__(self, made: Any, address: str, name: str = "") -> None:
+    def __init__(self, made: Any, address: str, name: str = "", versions: Versions | None = None) -> None:
         super().__init__(server=True, credit=100)
         self.engine.max_message_bytes = PEER_MESSAGE_BYTES
         self.engine.take_frames(PEER_FRAME_BYTES)
         self._properties = made.open_properties() | {PEER_PROPERTY: name or address}
+        if versions is not None:
+            self._properties |= versions.properties()
         (link,) = (factory for _, _, factory, *_ in made.reactor.tcpClients if factory.address == address)
         self.connection: Any = link.buildProtocol(None)
         self.transport = StringTransport()
@@ -322,6 +325,29 @@ def test_a_broker_that_calls_itself_by_another_name_is_not_the_member() -> None:
         made._links[OTHER].clientConnectionFailed(None, Failure(ConnectionRefusedError("refused")))
         assert made.refusing() == {}, "it does not run any more"
         assert events.told == []
+        made.stop()
+
+
+def test_a_member_of_a_release_that_reads_no_snapshot_of_this_one_is_named_until_it_is_upgraded() -> None:
+    with bench() as b, error_lines() as lines:
+        made = peers(b, "")
+        made.events = _Events()
+        made.set_members(Membership.of([ME, OTHER]))
+        member = _Member(made, OTHER, versions=Versions(1, 1, 1))
+        assert made.reads_snapshots(OTHER), "it is not known yet"
+        member.settle()
+        assert made.refusals() == {}
+        assert [made.reads_snapshots(OTHER) for _ in range(3)] == [False] * 3
+        why = f"it needs a snapshot, and runs release 0.1, which cannot read those of this release: upgrade {OTHER}"
+        assert made.refusals() == {OTHER: why}
+        assert lines == [f"{OTHER} cannot catch up: {why}"]
+        member.connection.connectionLost(Failure(ConnectionDone()))
+        assert made.refusals() == {}
+        made.reactor.tcpClients.clear()
+        b.clock.advance(0.1)
+        _Member(made, OTHER).settle()
+        assert made.reads_snapshots(OTHER)
+        assert made.refusals() == {}
         made.stop()
 
 

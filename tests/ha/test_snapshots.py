@@ -81,6 +81,42 @@ def test_both_sides_tell_when_it_began_how_long_it_is_and_when_it_was_through(tm
     machine.close()
 
 
+def test_a_backup_whose_release_cannot_read_a_snapshot_comes_back_with_a_log_that_goes_as_far(tmp_path: Path) -> None:
+    """After a restart it does not know what is committed. The beginning of a snapshot, which is older than its log, tells it."""
+    machine = Machine(tmp_path)
+    a, b, c = machine.cluster("a", "b", "c")
+    machine.older.add("c")
+    for number in range(5):
+        machine.write(a, b"%02d" % number)
+    machine.run_until(lambda: machine.level(a, b, c))
+    a.log.retention.checkpoint(spared=0)
+    machine.run_until(lambda: a.log.replica.log.base_index > 3)
+    machine.kill("c")
+    machine.write(a, b"away")
+    back = machine.start("c")
+    assert back.log.status().commit_index == 0
+    machine.run_until(lambda: machine.level(a, b, back))
+    assert not back.told("snapshot_begin")
+    machine.close()
+
+
+def test_a_backup_whose_release_cannot_read_a_snapshot_is_sent_none_before_it_is_upgraded(tmp_path: Path) -> None:
+    """It fetched the whole snapshot, refused it, and fetched it again, for ever. The first chunk is a question, too: whether its
+    log goes as far."""
+    machine, a, b = behind_a_checkpoint(tmp_path)
+    machine.older.add("c")
+    back = machine.start("c")
+    machine.run_for(5)
+    assert not back.told("snapshot_end")
+    assert back.log.status().commit_index < 3
+    assert back.log.replica.log.last_index < a.log.replica.log.base_index
+    machine.kill("c")
+    machine.older.clear()
+    back = machine.start("c")
+    machine.run_until(lambda: machine.level(a, b, back))
+    machine.close()
+
+
 def test_one_that_is_cut_short_is_told_with_the_reason_and_its_repetition_anew(tmp_path: Path) -> None:
     """Breaks when a transfer that will never end looks as if it went on."""
     machine, a, b = behind_a_checkpoint(tmp_path)

@@ -141,6 +141,10 @@ class Messenger:
         """What those say that are linked now."""
         return {address: office.versions.machine for address, (office, _) in self._linked.items()}
 
+    def reads_snapshots(self, peer: str) -> bool:
+        """All run this release."""
+        return True
+
     def refusals(self) -> dict[str, str]:
         """Nobody is refused here."""
         return {}
