@@ -187,7 +187,7 @@ class Departure:
             raise Refused(409, f"{NOT_HALTED}: ask for HALT first")
 
     def status(self) -> dict[str, Any]:
-        """The messages that are left. `empty` is final: no message can be added."""
+        """The messages that are left. `empty` is final: no message can be added. A backup does not know that."""
         logs, leave = self._logs, self._logs.leave
         found = [each for one in logs.ledgers.values() for number, each in one.state.messages.items() if number != PARTS_QUEUE]
         messages, clients = sum(each.depth for each in found), len(self._admission.clients())
@@ -206,7 +206,7 @@ class Departure:
             "bytes": sum(each.live_bytes for each in found),
             "unsettled": self._queues.unsettled(),
             "clients": clients,
-            "empty": leave is not None and idle and not (messages or clients or logs.closing),
+            "empty": logs.serving and leave is not None and idle and not (messages or clients or logs.closing),
         }
 
     def over(self) -> None:

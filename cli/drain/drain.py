@@ -568,6 +568,8 @@ class Drain:
                 return result
             if status["messages"]:
                 await self._move_all(status)
+            else:  # a broker that is not the primary any more is never empty, and refuses this, so that the new one is found
+                await self._source.ask("ORIGINS", "drain", "", {"drain": status["drain"]})
             await self._clock.pause(_LOOK_S)
 
     async def _finish(self, status: dict[str, Any]) -> Result:

@@ -199,6 +199,17 @@ def test_a_drain_gets_what_the_others_had_and_its_tags_are_the_sequences() -> No
         assert left(b)["empty"]
 
 
+def test_a_broker_that_is_not_the_primary_any_more_does_not_say_that_it_is_empty() -> None:
+    """What it had proposed may be committed by the new primary. Breaks when a drain that asks it releases the target."""
+    with bench(clustered=True) as b:
+        b.upgraded()
+        leave(b)
+        b.pass_time(0.1, 0.01)
+        assert left(b)["empty"]
+        b.lead.become("ready")
+        assert (left(b)["empty"], left(b)["messages"]) == (False, 0)
+
+
 def test_a_later_link_of_a_drain_takes_the_place_of_an_earlier_one_and_gets_its_messages_in_order() -> None:
     """The earlier drainer may be frozen, and hold messages for as long as its connection is open."""
     with bench() as b:

@@ -189,6 +189,19 @@ def test_a_cancellation_that_is_refused_again_and_again_ends_with_the_reason() -
     assert told == ["this broker is ready: ask the primary, a:1"]
 
 
+def test_a_drain_asks_no_broker_for_its_end_that_is_not_the_primary_any_more(peers: Any) -> None:
+    """Breaks when the drain waits for ever for a backup to be empty."""
+    status = ITEM | {"drain": "d", "leaving": False, "target": "", "index": 1, "messages": 0, "clients": 0, "unsettled": 0}
+    answer = {"drain": "d", "store": "old", "to": [], "queues": {}, "released": False, "held": 0, "stores": [], "messages": 0}
+    known = {f"{what} drain": [200, "OK", answer] for what in ("LEAVE", "REPORT")}
+    refuses = known | {"ORIGINS drain": [409, "this broker is ready: ask the primary, b:1", {}]}
+    none: dict[str, Any] = {"queue": [], "exchange": [], "binding": [], "broker": [{"cluster": ""}]}
+    source = peers(ha={"brokerId": "old"}, items=none | {"drain": [status | {"store": "old"}]}, answers=refuses)
+    target = peers(ha={"brokerId": "new"}, items=none | {"drain": [status | {"store": "new"}]}, answers=known)
+    found = run("qpid-drain", "--from", source.name, "--to", target.name, "--spread", "0")
+    assert (found.status, found.err) == (1, "qpid-drain: this broker is ready: ask the primary, b:1\n")
+
+
 def test_events_and_plans_show_names_without_their_control_characters(peers: Any, capsys: Any) -> None:
     _teller("text")("elsewhere", {"queue": "a\x1b[2J\nempty: ", "to": ["b:1\u202e"]})
     assert capsys.readouterr().out == "elsewhere: queue a\\x1b[2J\\nempty: , to b:1\\u202e\n"
