@@ -54,6 +54,13 @@ OF_ALTERATIONS = {
         "with ledger.pending.one_batch(sum(each.nbytes for each in puts.values())):",
         "ledger.dequeue(messages.number, found); ledger.pending.cut()\n            if True:",
     ),
+    "moves-what-leaves": Bug(
+        "moves messages off a ring although it is proposed that they leave it for newer ones",
+        "broker.sessions.bulk",
+        "Operation._is_free",
+        "if self._place.node.displaces(sequence):",
+        "if False:",
+    ),
     "deletes-without-rerouting": Bug(
         "deletes a queue with its messages, without its alternate exchange",
         "broker.sessions.removal",

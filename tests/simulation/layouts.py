@@ -12,7 +12,7 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -334,10 +334,14 @@ def with_route(plan: Plan, **fields: Any) -> Plan:
     return _with(plan, steps, clients)
 
 
-def with_operator(plan: Plan, *, deletes: bool = False, **fields: Any) -> Plan:
+def with_operator(plan: Plan, *, deletes: bool = False, arguments: Mapping[str, Any] | None = None, **fields: Any) -> Plan:
     """What is sent to one queue is moved to another one by an operator (action `move`), where consumers take it. `deletes`: the
-    operator deletes the queue again and again, and what is left on it goes there through its alternate exchange."""
-    steps = [Step("queue", name, {"replicate": "all"}) for name in (ASIDE, BESIDE)]
+    operator deletes the queue again and again, and what is left on it goes there through its alternate exchange. `arguments`:
+    those of the queue."""
+    steps = [
+        Step("queue", ASIDE, {"replicate": "all", "arguments": dict(arguments or {})}),
+        Step("queue", BESIDE, {"replicate": "all"}),
+    ]
     if deletes:
         steps = [
             steps[1],

@@ -350,6 +350,13 @@ _DYING = _plan(
 )
 _OPERATED = with_operator(_DYING)
 _DELETED = with_operator(_DYING, deletes=True)
+_OUT_OF_A_RING = with_operator(
+    _plan(BUSY, Action(0.6, "move"), disk_s=_SLOW_SYNC_S, duration_s=2.0, part_bytes=128),
+    arguments={"qpid.policy_type": "ring", "qpid.max_count": 3},
+    sure=False,
+    size=(400, 3000),
+)
+"""Of many messages in parts, the oldest leave for newer ones while an operator moves them."""
 _ALTERED = _plan(
     BUSY,
     *(Action(0.8 + 0.3 * number, "alter") for number in range(6)),
@@ -393,6 +400,7 @@ PROVOKED: dict[str, Plan] = {
     "owes-for-ever": _BINDING,
     "moves-in-two-batches": _OPERATED,
     "moves-before-it-puts": _OPERATED,
+    "moves-what-leaves": _OUT_OF_A_RING,
     "deletes-without-rerouting": _DELETED,
     "deletes-before-it-reroutes": _DELETED,
     "backups-know-no-duplicates": DUPLICATES,
