@@ -8,7 +8,8 @@ clients are disconnected, so they know that the result is unknown.
 
 Invariants: batches are proposed in the order in which they were cut, and only to a log that this broker may write to; waits end
 in the order of the log's indexes, and never before their batch is applied; what is put within `one_batch` is in one batch, if any
-batch may be so large.
+batch may be so large; no batch has a large message and the end of a queue that was put after it: the commands of a batch are
+applied before its messages, and with the queue the parts of a message would go that has just been moved from it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from broker.amqp.receiver import Receiver
 from broker.amqp.sender import Sender
 from broker.commit_log import CommitLog
 from broker.core import limits
-from broker.core.commands import Command, ExchangeDel, MachineVersion, QueueDel, QueueDelIfEmpty
+from broker.core.commands import Command, ExchangeDel, MachineVersion, QueueDel, QueueDelIfEmpty, StoreDel
 from broker.core.links import ACCEPTED
 from broker.core.pace import Pace
 from broker.core.passage import Passage
@@ -162,6 +163,8 @@ class Pending:
 
     def change(self, command: Command, answer: Callable[[str], None]) -> None:
         """Propose a command; `answer` gets "" when it is committed and carried out, or why it changed nothing."""
+        if self.builder.has_large and isinstance(command, QueueDel | QueueDelIfEmpty | StoreDel):
+            self.cut()
         self.builder.define_text(command.text)
         self.waits.answers.append(answer)
         self.waits.commands.append(command)

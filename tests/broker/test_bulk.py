@@ -514,6 +514,34 @@ def test_no_message_is_moved_from_a_queue_whose_deletion_is_not_committed_yet(la
         assert ("q" in b.broker.nodes.queues, b.depth("other")) == (False, 0)
 
 
+@pytest.mark.parametrize("level", ["all", "configuration"])
+def test_a_large_message_that_was_moved_from_a_queue_is_safe_from_its_deletion_in_the_same_turn(level: str) -> None:
+    """Breaks when both are in one batch: its commands are applied first, so the parts are gone when the message is put on the
+    other queue, and no broker could apply the batch."""
+    with bench(clustered=True, part_bytes=16 * 1024) as b:
+        b.upgraded()
+        for name in ("q", "other", "more"):
+            b.queue(name, replicate=level)
+        client = b.client()
+        client.send(client.sender("q"), b"x" * LARGE)
+        log = b.logs[b.broker.nodes.queues["q"].messages_log]
+        log.automatic = False
+        for number in range(log.window):
+            client.send(client.sender("more"), number)
+        assert not log.may_propose, "what is put from now on is gathered"
+        asker, admin = b.client(), b.client(ADMIN)
+        reply = begin_move(asker)
+        b.pass_time(0.1, step=0.05)
+        answers, link = admin.receiver(None, dynamic=True), admin.sender("$management")
+        admin.send_encoded(link, request("DELETE", "queue", "q", answers.remote_source.address, body={}))
+        while log.waiting:
+            log.commit(1)
+            b.settle()
+        log.automatic = True
+        assert [message.body for _, message in asker.received[reply.name]] == [{"count": 1, "left": 0}]
+        assert ("q" in b.broker.nodes.queues, [len(body) for body in bodies(b, "other")]) == (False, [LARGE])
+
+
 def test_what_was_moved_to_a_queue_before_its_deletion_was_proposed_keeps_it_if_it_is_to_be_empty() -> None:
     with bench() as b:
         for name in ("q", "other"):
