@@ -207,7 +207,7 @@ class Operation:
         """See `share.Work`."""
         if self._over or self._stopped or self.reads or self._reads_head or self._in_flight >= _IN_FLIGHT:
             return False
-        if self._place.held:
+        if self._place.held or self._place.ledger.pending.interrupted:
             self._schedule.after(self._key, _HELD_S, self._later)
             return False
         if self._asked.to is not None and self._logs.closed:  # what is put somewhere now may come too late for the drain

@@ -20,7 +20,8 @@ safe; one turn of the reactor sends at most `limits.MAX_TURN_LETTERS`, and one s
 kept, which are all tried once, by the piece, when the broker begins to leave or serves again (`look_again`); while a log has
 `limits.LETTERS_INFLOW_BYTES` of letters to commit, none is sent and no body is read for one; nor while a queue that the next one
 goes to is being deleted, because it would be lost there, or the deletion of this queue is proposed, with which the parts of a
-large one go; none is sent that a newer message of a last value queue replaces, for the same reason; nor while a disk is nearly
+large one go; none is sent that a newer message of a last value queue replaces, for the same reason, or while it is not known
+which messages are about to leave by what was proposed before a change of roles (`Pending.interrupt`); nor while a disk is nearly
 full and takes no more letters, or this broker does not have the alternate exchange; on a broker that leaves, a rejected message
 that cannot go is given back, for the drain.
 """

@@ -137,6 +137,8 @@ class Pending:
         """Exchanges that messages of the next batch go through, and that number or keep them."""
         self._going: Counter[str] = Counter()
         """Identity of a queue or an exchange -> how many commands under way delete it."""
+        self.interrupted = 0
+        """How often this broker has stopped serving while the log went on, and what was put before is not all applied."""
         self._closed = False
         self._whole = False
         """Whether the current content must not be split into batches."""
@@ -189,6 +191,20 @@ class Pending:
         """As `when_committed`, but call before anything else acts on the new state."""
         self.waits.returns.append(call)
         self.arm()
+
+    def interrupt(self, over: Callable[[], None]) -> None:
+        """This broker stops serving, but the log goes on: nobody knows any more which messages leave their queues by what is
+        under way. `over` is called when all of that is applied."""
+        if self.idle:
+            return
+
+        def applied() -> None:
+            self.interrupted -= 1
+            if not self.interrupted:
+                over()
+
+        self.interrupted += 1
+        self.when_applied(applied)
 
     def in_order(self) -> None:
         """Something was put whose waits must end in order, though perhaps nothing of it is in the batch."""
@@ -352,7 +368,7 @@ class Pending:
         self._proposed.clear()
         self._full.clear()
         self._going.clear()
-        self.rises_to = 0
+        self.rises_to = self.interrupted = 0
         self._passages.clear()
         self._arriving.void()
         self.builder, self.waits = BatchBuilder(), Waits()

@@ -416,7 +416,7 @@ class QueueTerminus:
 
     def dispatch(self) -> None:
         """Deliver the available messages, in turn among the subscriptions with room, and read bodies that are not in memory."""
-        if self.letters.waiting:
+        if self.letters.waiting and not self.ledger.pending.interrupted:
             self.letters.send()
         if self.operation is not None and self.operation.reads:
             self.operation.look_again()

@@ -11,6 +11,7 @@ Invariants: a queue has one terminus, even if a snapshot creates its node again;
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from broker.core.definitions import Change, QueueAltered
 from broker.core.nodes import QueueNode
@@ -178,7 +179,8 @@ class Queues:
         return any(terminus.letters.owed for terminus in self._termini.values())
 
     def release_all(self) -> None:
-        """This broker stops serving: acquired messages are available again. The log of some queues goes on."""
+        """This broker stops serving: acquired messages are available again. The log of some queues goes on: none of their
+        messages is put elsewhere until everything is applied that was proposed to it."""
         for node in self.logs.nodes.queues.values():
             order = None if node.messages is None else node.messages.order
             if isinstance(order, Owned) and self.logs.ledger_of(node).serving:
@@ -187,6 +189,15 @@ class Queues:
                 order.release_all()
         for terminus in self._termini.values():
             terminus.void()
+        for ledger in self.logs.ledgers.values():
+            if ledger.serving:
+                ledger.pending.interrupt(partial(self._settled, ledger))
+
+    def _settled(self, ledger: Ledger) -> None:
+        """What had been proposed to this ledger's log before this broker stopped serving is applied."""
+        for terminus in self._termini.values():
+            if terminus.ledger is ledger:
+                terminus.dispatch_soon()
 
     def users(self, node: QueueNode) -> int:
         """How many links are attached to this queue."""

@@ -601,3 +601,63 @@ def test_what_cannot_be_is_refused_and_says_why(operation: str, name: str, body:
         answer = b.client().request(operation, "queue", name, body)
         assert answer[0] == status, answer
         assert text in answer[1], answer
+
+
+@pytest.mark.parametrize("size", [1, LARGE])
+def test_a_message_whose_end_is_under_way_on_this_broker_alone_is_not_moved_after_a_change_of_roles(size: int) -> None:
+    """Breaks when it is free again because this broker has stopped serving meanwhile, while the log of its queue goes on: the
+    parts of a large one are gone then before it is put on the other queue, and this broker could not apply the batch."""
+    with bench(clustered=True, part_bytes=16 * 1024) as b:
+        b.upgraded()
+        for name in ("q", "other"):
+            b.queue(name, replicate="none")
+        client = b.client()
+        client.send(client.sender("q"), b"x" * size, "second")
+        local = b.logs[LOCAL]
+        local.automatic = False
+        client.receiver("q", credit=1)
+        b.pass_time(0.1, step=0.05)
+        assert local.waiting, "it was accepted"
+        for state in ("ready", "active"):
+            b.lead.epoch += 1
+            b.lead.become(state)
+            b.settle()
+        asker = b.client()
+        reply = begin_move(asker)
+        b.pass_time(0.1, step=0.05)
+        assert not asker.received[reply.name]
+        local.automatic = True
+        local.commit()
+        b.pass_time(0.1, step=0.05)
+        ((_, answer),) = asker.received[reply.name]
+        assert (answer.body["count"], b.depth("q"), bodies(b, "other")) == (1, 0, ["second"])
+
+
+def test_a_message_whose_end_is_under_way_on_this_broker_alone_is_no_dead_letter_after_a_change_of_roles() -> None:
+    """Breaks when a message is rejected in the next term, and put on another queue behind its end in the log."""
+    with bench(clustered=True, part_bytes=16 * 1024) as b:
+        b.upgraded()
+        letters_of(b, replicate="none")
+        b.queue("lost", replicate="none")
+        assert b.client(ADMIN).request("CREATE", "binding", "", {"exchange": "dlx", "queue": "lost", "key": ""})[0] == 201
+        client = b.client()
+        client.send(client.sender("q"), "accepted")
+        local = b.logs[LOCAL]
+        local.automatic = False
+        client.receiver("q")
+        b.pass_time(0.1, step=0.05)
+        assert local.waiting, "it was accepted"
+        for state in ("ready", "active"):
+            b.lead.epoch += 1
+            b.lead.become(state)
+            b.settle()
+        second = b.client()
+        second.auto_accept = False
+        receiver = second.receiver("q")
+        for delivery, _ in list(second.received[receiver.name]):
+            second.give(delivery, proton.Delivery.REJECTED)
+        b.pass_time(0.1, step=0.05)
+        local.automatic = True
+        local.commit()
+        b.pass_time(1)
+        assert [b.depth(name) for name in ("q", "dead", "lost")] == [0, 0, 0]
