@@ -633,7 +633,8 @@ class ClusterMember:
         if refusing:
             # They run, perhaps as a cluster that serves: two clusters would serve the clients of one list of addresses.
             text = "; ".join(f"{address} runs, and {why}" for address, why in sorted(refusing.items()))
-            return succeed((409, f"no new cluster can begin here: {text}. Put this right, or stop a broker that is given up", {}))
+            way_out = "Remove the reason, or stop the brokers that you give up"
+            return succeed((409, f"no new cluster can begin here: {text}. {way_out}", {}))
         if force:
             _log.warn("an operator begins a new cluster with this broker by force")
             return self._stand(began, _Asked("qpid-ha bootstrap --force"), self.log.requests.bootstrap)

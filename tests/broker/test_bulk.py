@@ -603,6 +603,13 @@ def test_what_cannot_be_is_refused_and_says_why(operation: str, name: str, body:
         assert text in answer[1], answer
 
 
+def lose_and_regain_the_lead(b: Bench) -> None:
+    for state in ("ready", "active"):
+        b.lead.epoch += 1
+        b.lead.become(state)
+        b.settle()
+
+
 @pytest.mark.parametrize("size", [1, LARGE])
 def test_a_message_whose_end_is_under_way_on_this_broker_alone_is_not_moved_after_a_change_of_roles(size: int) -> None:
     """Breaks when it is free again because this broker has stopped serving meanwhile, while the log of its queue goes on: the
@@ -618,10 +625,7 @@ def test_a_message_whose_end_is_under_way_on_this_broker_alone_is_not_moved_afte
         client.receiver("q", credit=1)
         b.pass_time(0.1, step=0.05)
         assert local.waiting, "it was accepted"
-        for state in ("ready", "active"):
-            b.lead.epoch += 1
-            b.lead.become(state)
-            b.settle()
+        lose_and_regain_the_lead(b)
         asker = b.client()
         reply = begin_move(asker)
         b.pass_time(0.1, step=0.05)
@@ -647,10 +651,7 @@ def test_a_message_whose_end_is_under_way_on_this_broker_alone_is_no_dead_letter
         client.receiver("q")
         b.pass_time(0.1, step=0.05)
         assert local.waiting, "it was accepted"
-        for state in ("ready", "active"):
-            b.lead.epoch += 1
-            b.lead.become(state)
-            b.settle()
+        lose_and_regain_the_lead(b)
         second = b.client()
         second.auto_accept = False
         receiver = second.receiver("q")
